@@ -1,0 +1,26 @@
+/* cmd.h: the entry point of every command. Only main.c and the cmd_*.c files include it. */
+#ifndef ASSAY_COMMON_CMD_H
+#define ASSAY_COMMON_CMD_H
+
+#include "common/err.h"
+
+/* What main.c read from the environment and the signals, once. */
+struct cmd_env {
+    const char *cache_dir;         /* NULL: none */
+    bool color;                    /* stderr is a terminal that wants it */
+    const volatile int *interrupted; /* set by SIGINT and SIGTERM to the signal's number */
+};
+
+/* argv[0] is the command's name. Returns ERR_OK or another code with its text in *e; main.c prints
+ * the text and maps the code to the exit code. */
+typedef enum err_code (*cmd_fn)(int argc, char **argv, const struct cmd_env *env, struct err *e);
+
+enum err_code cmd_quantize(int argc, char **argv, const struct cmd_env *env, struct err *e);
+enum err_code cmd_convert(int argc, char **argv, const struct cmd_env *env, struct err *e);
+enum err_code cmd_inspect(int argc, char **argv, const struct cmd_env *env, struct err *e);
+enum err_code cmd_infer(int argc, char **argv, const struct cmd_env *env, struct err *e);
+enum err_code cmd_compare(int argc, char **argv, const struct cmd_env *env, struct err *e);
+enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct err *e);
+enum err_code cmd_doctor(int argc, char **argv, const struct cmd_env *env, struct err *e);
+
+#endif
