@@ -1,0 +1,110 @@
+/* checkpoint.h: a model as everybody above sees it: weights under canonical names, whatever the
+ * container.
+ *
+ * Canonical names are those of the HF checkpoint ("model.layers.0.mlp.up_proj.weight"); MLX's and
+ * GGUF's names are mapped (names.h). A packed MLX module is one weight: its scales and biases are
+ * not listed. GGUF's permuted rope rows are hidden behind ckpt_weight_row. The checkpoint owns
+ * everything; weights are views that die with it. Reading is thread-safe.
+ */
+#ifndef ASSAY_CKPT_CHECKPOINT_H
+#define ASSAY_CKPT_CHECKPOINT_H
+
+#include "ckpt/container.h"
+#include "ckpt/hparams.h"
+#include "ckpt/qformat.h"
+
+enum ckpt_enc {
+    CKPT_DENSE,  /* dtype says how: F32, F16, BF16 (others are listed, but not decoded) */
+    CKPT_AFFINE, /* q says how */
+    CKPT_GGML    /* ggml says how */
+};
+
+/*     role            text in recipes and reports */
+#define CKPT_ROLES(X)                                                                             \
+    X(ROLE_EMBEDDING, "embedding")                                                                \
+    X(ROLE_HEAD, "head")                                                                          \
+    X(ROLE_ATTENTION, "attention")                                                                \
+    X(ROLE_MLP, "mlp")                                                                            \
+    X(ROLE_ROUTER, "router")                                                                      \
+    X(ROLE_EXPERT, "expert")                                                                      \
+    X(ROLE_NORM, "norm")                                                                          \
+    X(ROLE_OTHER, "other")
+
+enum ckpt_role {
+#define X(name, text) name,
+    CKPT_ROLES(X)
+#undef X
+    ROLE_COUNT
+};
+const char *ckpt_role_name(enum ckpt_role r);
+bool ckpt_role_find(const char *text, enum ckpt_role *r);
+
+struct ckpt_weight {
+    const char *name;    /* canonical, with ".weight" or ".bias" */
+    const char *stored;  /* the name in the container */
+    enum ckpt_enc enc;
+    enum dtype dtype;    /* CKPT_DENSE */
+    struct qformat q;    /* CKPT_AFFINE */
+    int ggml;            /* CKPT_GGML */
+    int n_dim;
+    int64_t dim[CKPT_DIMS_MAX]; /* logical: [rows, k] for a matrix, [experts, rows, k] stacked */
+    const uint8_t *data;   /* dense rows, packed codes or blocks; maybe unaligned */
+    const uint8_t *scales, *biases; /* CKPT_AFFINE: [rows, k/group] of q.scale */
+    size_t bytes;          /* data + scales + biases */
+    enum ckpt_role role;
+    int layer;             /* -1: outside the layers */
+    int rope_heads;        /* GGUF llama q/k: rows are permuted inside this many heads; else 0 */
+    bool minus_one;        /* Gemma norms in GGUF are stored plus one */
+};
+
+static inline int64_t ckpt_weight_k(const struct ckpt_weight *w)
+{
+    return w->n_dim ? w->dim[w->n_dim - 1] : 1;
+}
+/* All leading dims together. */
+int64_t ckpt_weight_rows(const struct ckpt_weight *w);
+/* Stored row that holds canonical row r. */
+int64_t ckpt_weight_row(const struct ckpt_weight *w, int64_t r);
+/* Exact f32 values of canonical rows [row0, row0 + n) into out[n * k]: dense as it is, affine as
+ * fmaf(q, s, b), GGML as its reference. ERR_INPUT for a type that cannot be decoded. */
+MUST_USE enum err_code ckpt_weight_decode(const struct ckpt_weight *w, int64_t row0, int64_t n,
+                                          float *out, struct err *e);
+
+enum ckpt_format { CKPT_FORMAT_HF, CKPT_FORMAT_MLX, CKPT_FORMAT_GGUF };
+
+struct checkpoint {
+    char *path;
+    enum ckpt_format format;
+    struct hparams hp;
+    struct ckpt_weight *weights; /* sorted by canonical name */
+    size_t n_weights;
+    json_t *config;              /* config.json; made from the keys for a GGUF */
+    json_t *generation;          /* generation_config.json or NULL */
+    char *tokenizer_json;        /* text; made from the vocabulary for a GGUF; NULL: none */
+    size_t tokenizer_len;
+    json_t *tokenizer_config;    /* or NULL */
+    char *chat_template;         /* text or NULL: chat_template.jinja, tokenizer_config, GGUF key */
+    json_t *manifest;            /* assay.json or NULL */
+    struct container **files;    /* sorted by name */
+    size_t n_files;
+    struct checkpoint_private *priv;
+};
+
+/* path: a folder, a GGUF (first of a split), an archive (folder or GGUF inside), archive:member.
+ * What is wrong with a checkpoint is said with file, place, found and expected. */
+MUST_USE enum err_code checkpoint_open(struct checkpoint **c, const char *path, struct err *e);
+void checkpoint_close(struct checkpoint *c);
+const struct ckpt_weight *checkpoint_find(const struct checkpoint *c, const char *name);
+/* Lower-case SHA-256 of one of the files, computed on first call. */
+MUST_USE enum err_code checkpoint_file_sha256(const struct checkpoint *c, size_t file,
+                                              char hex[65], struct err *e);
+/* Bytes of all weights; bits per weight over the quantizable matrices and over all. */
+uint64_t checkpoint_bytes(const struct checkpoint *c);
+
+/* GGUF -> affine where the grid allows (docs/formats.md): the format that a GGML tensor has
+ * exactly, f16 scales when they hold, else f32. False when there is none. */
+bool ggml_affine_format(const struct ckpt_weight *w, struct qformat *q);
+/* Repacks canonical rows [row0, row0+n) into MLX layout; buffers sized by q. Exact. */
+void ggml_affine_rows(const struct ckpt_weight *w, struct qformat q, int64_t row0, int64_t n,
+                      uint8_t *codes, uint8_t *scales, uint8_t *biases);
+#endif

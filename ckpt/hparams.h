@@ -1,0 +1,52 @@
+/* hparams.h: the hyperparameters of a model, from config.json or GGUF keys, in one struct.
+ *
+ * Names follow the dims used in code and docs. All numbers are checked: positive, bounded, heads
+ * divide, products fit. What a family does not have is 0 or the neutral value.
+ */
+#ifndef ASSAY_CKPT_HPARAMS_H
+#define ASSAY_CKPT_HPARAMS_H
+
+#include "common/err.h"
+#include "common/json.h"
+
+#define HP_LAYERS_MAX 512
+#define HP_EOS_MAX    16
+
+enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS };
+enum act_kind { ACT_SILU, ACT_GELU_TANH, ACT_GPTOSS };
+
+struct rope_params {
+    enum rope_kind kind;
+    double theta, factor;
+    double low_freq_factor, high_freq_factor, original_ctx;      /* llama3, yarn */
+    double beta_fast, beta_slow, attention_factor;               /* yarn */
+    bool truncate;
+    int partial_dims;  /* rotated dims of a head; 0: all */
+    /* ROPE_FACTORS: GGUF's rope_freqs tensor, the divisor of each frequency; NULL otherwise. */
+    const float *factors; /* head_dim / 2, owned by the checkpoint */
+};
+
+struct hparams {
+    char family[32]; /* "llama", "mistral", "qwen3": config.json's model_type */
+    int n_layer, n_head, n_kv, head_dim;
+    int64_t d_model, d_ff, n_vocab, ctx_max;
+    double rms_eps;
+    bool tied;       /* head is the embedding */
+    bool attn_bias, mlp_bias;
+    enum act_kind act;
+    struct rope_params rope;
+    int window;                          /* sliding window; 0: none */
+    bool sliding[HP_LAYERS_MAX];         /* layers that use it */
+    int n_expert, n_expert_used;         /* 0: dense */
+    int64_t d_ff_expert;
+    float attn_softcap, logit_softcap;   /* 0: none */
+    float embed_scale, attn_scale;       /* 1 and head_dim^-0.5 unless the family says so */
+    int64_t eos[HP_EOS_MAX];             /* config.json united with generation_config.json */
+    int n_eos;
+    int64_t bos;                         /* -1: none */
+};
+
+/* From a config.json object (text_config inside is followed). generation may be NULL. */
+MUST_USE enum err_code hparams_from_config(struct hparams *hp, const json_t *config,
+                                           const json_t *generation, struct err *e);
+#endif
