@@ -1,0 +1,80 @@
+/* tokenizer.h: text to tokens and back.
+ *
+ * Pure: built from the text of a tokenizer.json (a GGUF's vocabulary is turned into one by ckpt),
+ * immutable after, safe to share between threads (each call brings its own scratch). Covers
+ * byte-level BPE and SentencePiece-style BPE with byte fallback, with the normalizers,
+ * pre-tokenizers, post-processors and decoders of docs/formats.md; anything else is refused by
+ * name when it is opened.
+ */
+#ifndef ASSAY_INFER_TOKENIZER_H
+#define ASSAY_INFER_TOKENIZER_H
+
+#include "common/err.h"
+#include "common/json.h"
+#include "common/str.h"
+
+struct tokenizer;
+
+/* Growable list of ids; free ids with free(). */
+struct token_list {
+    int32_t *ids;
+    size_t n, cap;
+};
+MUST_USE bool token_list_push(struct token_list *l, int32_t id);
+void token_list_free(struct token_list *l);
+
+/* config (tokenizer_config.json) may be NULL; it brings add_bos_token, bos_token and the like. */
+MUST_USE enum err_code tokenizer_new(struct tokenizer **t, const char *json, size_t len,
+                                     const json_t *config, struct err *e);
+void tokenizer_free(struct tokenizer *t);
+
+enum tokenizer_flags {
+    TOK_ADD_SPECIAL = 1,  /* what the post-processor adds: BOS, EOS */
+    TOK_PARSE_SPECIAL = 2 /* special added tokens written in the text become their ids; without it
+                             they are encoded as ordinary text. Added tokens that are not special
+                             are always found. */
+};
+
+/* A piece of text for which special tokens may (trusted) or may not be formed. */
+struct tok_span {
+    const char *text;
+    size_t len;
+    bool trusted;
+};
+
+/* text must be well-formed UTF-8 (ERR_INPUT with the offset). Appends to out. */
+MUST_USE enum err_code tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
+                                        int flags, struct token_list *out, struct err *e);
+/* The spans are one text; special tokens are recognised only where they lie wholly inside trusted
+ * spans. This is how rendered chat templates are encoded: prompt text never becomes a control
+ * token. */
+MUST_USE enum err_code tokenizer_encode_spans(const struct tokenizer *t,
+                                              const struct tok_span *spans, size_t n, int flags,
+                                              struct token_list *out, struct err *e);
+/* As Python tokenizers decode(ids, skip_special_tokens). */
+MUST_USE enum err_code tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n,
+                                        bool skip_special, struct strbuf *out, struct err *e);
+
+/* Decoding one token at a time for streams and stop strings: gives the bytes that are certain. */
+struct tok_stream {
+    struct token_list ids;
+    size_t done;          /* ids whose text has been given */
+    struct strbuf scratch;
+};
+MUST_USE enum err_code tok_stream_push(const struct tokenizer *t, struct tok_stream *s, int32_t id,
+                                       struct strbuf *out, struct err *e);
+MUST_USE enum err_code tok_stream_end(const struct tokenizer *t, struct tok_stream *s,
+                                      struct strbuf *out, struct err *e); /* incomplete bytes as U+FFFD */
+void tok_stream_free(struct tok_stream *s);
+
+int32_t tokenizer_n_vocab(const struct tokenizer *t); /* largest id + 1 */
+int32_t tokenizer_bos(const struct tokenizer *t);     /* -1: none */
+int32_t tokenizer_id(const struct tokenizer *t, const char *token); /* -1: none; added or normal */
+/* The token's own text ("<|im_end|>", "Ġthe"); NULL: no such id. Borrowed. */
+const char *tokenizer_token(const struct tokenizer *t, int32_t id);
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
+/* Raw bytes that the id stands for in running text, for token views. */
+MUST_USE enum err_code tokenizer_piece(const struct tokenizer *t, int32_t id, struct strbuf *out,
+                                       struct err *e);
+
+#endif
