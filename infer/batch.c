@@ -482,7 +482,7 @@ static enum err_code skip_kept(struct batch *b, uint64_t kept, struct err *e)
         if (rc == ERR_OK && (!id || strcmp(id, req->custom_id) != 0))
             rc = err_set(e, ERR_INPUT, "%s: line %llu answers '%s', the input has '%s' there",
                          b->o->out, (unsigned long long)n + 1, id ? id : "", req->custom_id);
-        b->res->n_failed += failed;
+        b->res->n_kept_failed += failed;
         free(id);
         prompt_request_free(req);
         if (rc != ERR_OK)
@@ -555,9 +555,10 @@ enum err_code batch_run(struct lm *m, const struct batch_options *o,
             *e = e2;
         rc = rc2;
     }
-    if (rc == ERR_OK && res->n_failed)
+    uint64_t failed = res->n_failed + res->n_kept_failed;
+    if (rc == ERR_OK && failed)
         rc = err_set(e, ERR_PARTIAL, "%llu of %llu requests failed: see their error lines",
-                     (unsigned long long)res->n_failed,
+                     (unsigned long long)failed,
                      (unsigned long long)(res->n_failed + res->n_ok + res->n_kept));
     return rc;
 }

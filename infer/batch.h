@@ -28,7 +28,8 @@ struct batch_options {
 };
 
 struct batch_result {
-    uint64_t n_ok, n_failed, n_kept; /* kept: lines of an earlier run */
+    uint64_t n_ok, n_failed;
+    uint64_t n_kept, n_kept_failed; /* lines of an earlier run, and those that are errors */
     uint64_t prompt_tokens, new_tokens;
 };
 
