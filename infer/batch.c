@@ -9,11 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/hash.h"
 #include "common/io.h"
+#include "infer/ask.h"
 #include "infer/batch_out.h"
 #include "infer/reply.h"
-#include "infer/runner.h"
 
 enum job_state { JOB_RUNNING, JOB_NEXT_TURN, JOB_DONE };
 
@@ -23,7 +22,6 @@ struct job {
     size_t n_turns, turn;
     json_t *history; /* messages so far, of turns */
     struct token_list prompt;
-    uint8_t stream_key[32];
     char prompt_hash[65];
     enum job_state state;
     enum err_code failed; /* why the line became an error line */
@@ -85,6 +83,16 @@ static void on_token(void *user, void *req_user, const struct row_info *row, con
         a->text.failed = true;
     strbuf_append(&a->text, text, len);
     b->res->new_tokens++;
+}
+
+static void on_row(void *user, void *req_user, const struct row_info *row)
+{
+    struct batch *b = user;
+    struct job *j = req_user;
+    if (!answer_push(&j->answers[j->turn], row)) {
+        struct err e = {.text = "out of memory"};
+        break_off(b, ERR_NOMEM, &e);
+    }
 }
 
 static void flush_ops(struct batch *b, struct job *j)
@@ -169,22 +177,6 @@ static void on_done(void *user, void *req_user, enum finish_reason why, const ch
 /* ---- jobs -------------------------------------------------------------------------------------
  */
 
-static enum err_code fill_prompt(struct batch *b, struct job *j, struct err *e)
-{
-    const struct prompt_request *r = j->req;
-    j->prompt.n = 0;
-    if (r->kind == PROMPT_TEXT)
-        return lm_encode_text(b->m, r->text, r->text_len, b->o->special, &j->prompt, e);
-    if (r->kind == PROMPT_CHAT)
-        return lm_encode_chat(b->m, r->messages, r->template_vars, &j->prompt, e);
-    if (r->kind == PROMPT_TURNS)
-        return lm_encode_chat(b->m, j->history, r->template_vars, &j->prompt, e);
-    for (size_t i = 0; i < r->n_ids; i++)
-        if (!token_list_push(&j->prompt, r->ids[i]))
-            return err_set(e, ERR_NOMEM, "out of memory");
-    return ERR_OK;
-}
-
 /* Adds the next user turn, and before it the answer to the one before. */
 static enum err_code next_turn(struct job *j, struct err *e)
 {
@@ -208,60 +200,26 @@ static enum err_code next_turn(struct job *j, struct err *e)
     return ok ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory");
 }
 
-static enum err_code check_ids(const struct batch *b, const struct job *j, struct err *e)
-{
-    int64_t n_vocab = engine_hparams(b->m->engine)->n_vocab;
-    for (size_t i = 0; i < j->prompt.n; i++)
-        if (j->prompt.ids[i] < 0 || j->prompt.ids[i] >= n_vocab)
-            return err_set(e, ERR_INPUT, "token %zu is %d, the model has %lld", i, j->prompt.ids[i],
-                           (long long)n_vocab);
-    if (j->prompt.n == 0)
-        return err_set(e, ERR_INPUT, "the prompt has no tokens");
-    return ERR_OK;
-}
-
-static enum err_code submit(struct batch *b, struct job *j, struct err *e)
-{
-    const struct prompt_settings *s = &j->req->set;
-    const struct hparams *hp = engine_hparams(b->m->engine);
-    int32_t stop_ids[HP_EOS_MAX + 64];
-    int n_stop = 0;
-    for (int i = 0; i < hp->n_eos && !s->ignore_eos; i++)
-        stop_ids[n_stop++] = (int32_t)hp->eos[i];
-    if (s->n_stop_ids > 64)
-        return err_set(e, ERR_INPUT, "%d stop_token_ids, at most 64", s->n_stop_ids);
-    for (int i = 0; i < s->n_stop_ids; i++)
-        stop_ids[n_stop++] = s->stop_ids[i];
-    int top = s->logprobs ? (int)s->top_logprobs : 0;
-    struct request q = {.prompt = j->prompt.ids,
-                        .n_prompt = (int64_t)j->prompt.n,
-                        .max_tokens = s->max_tokens,
-                        .sampling = s->sampling,
-                        .stop_ids = stop_ids,
-                        .n_stop_ids = n_stop,
-                        .stop = s->stop,
-                        .n_stop = s->n_stop,
-                        .top_k = b->trace ? MAX2(top, b->o->trace_top) : top,
-                        .score_from = -1};
-    memcpy(q.stream_key, j->stream_key, sizeof q.stream_key);
-    return runner_submit(b->runner, &q, j, e);
-}
-
 /* Starts a job or its next turn; a fault of the request makes it an error line. */
 static enum err_code start(struct batch *b, struct job *j, struct err *e)
 {
     struct err why = {.text = ""};
-    enum err_code rc = j->req->kind == PROMPT_TURNS ? next_turn(j, &why) : ERR_OK;
+    enum err_code rc = ERR_OK;
+    if (b->o->score && j->req->kind == PROMPT_TURNS)
+        rc = err_set(&why, ERR_INPUT, "'turns' cannot be scored: give 'messages'");
+    else if (b->o->score)
+        json_object_set_new(j->req->template_vars, "add_generation_prompt", json_false());
+    else if (j->req->kind == PROMPT_TURNS)
+        rc = next_turn(j, &why);
     if (rc == ERR_OK)
-        rc = fill_prompt(b, j, &why);
-    if (rc == ERR_OK)
-        rc = check_ids(b, j, &why);
+        rc = ask_tokens(b->m, j->req, j->history, b->o->special, &j->prompt, &why);
     if (rc == ERR_OK) {
         j->answers[j->turn].n_prompt = (int64_t)j->prompt.n;
         b->res->prompt_tokens += j->prompt.n;
         trace_prompt_hash(j->prompt.ids, j->prompt.n, j->prompt_hash);
         j->state = JOB_RUNNING;
-        rc = submit(b, j, &why);
+        rc = ask_submit(b->m, b->runner, j->req, &j->prompt, b->trace ? b->o->trace_top : 0,
+                        b->o->score, j, &why);
     }
     if (rc == ERR_OK)
         return ERR_OK;
@@ -291,7 +249,6 @@ static enum err_code add_job(struct batch *b, struct prompt_request *req, struct
         job_free(j);
         return err_set(e, ERR_NOMEM, "out of memory");
     }
-    sha256_of(req->custom_id, strlen(req->custom_id), j->stream_key);
     b->jobs[(b->head + b->count++) % b->window] = j;
     if (req->code == ERR_OK)
         return start(b, j, e);
@@ -345,6 +302,8 @@ static enum err_code write_head(struct batch *b, struct err *e)
         strbuf_clear(&line);
         if (j->failed != ERR_OK)
             reply_error(&line, &b->model, j->req, j->failed, j->why);
+        else if (b->o->score)
+            rc = reply_score(&line, &b->model, j->req, &j->answers[0], e);
         else
             rc = reply_line(&line, &b->model, j->req, j->answers, j->n_turns, e);
         if (rc == ERR_OK)
@@ -436,9 +395,11 @@ static char *settings_text(const struct batch_options *o)
     json_put_double(&b, s->sampling.min_p);
     strbuf_puts(&b, ", repetition_penalty ");
     json_put_double(&b, s->sampling.repetition_penalty);
-    strbuf_printf(&b, ", seed %llu, logprobs %d/%lld, ignore_eos %d, chat %d, special %d",
+    strbuf_printf(&b,
+                  ", seed %llu, logprobs %d/%lld, ignore_eos %d, chat %d, special %d, "
+                  "score %d",
                   (unsigned long long)s->sampling.seed, s->logprobs, (long long)s->top_logprobs,
-                  s->ignore_eos, o->defaults.chat, o->special);
+                  s->ignore_eos, o->defaults.chat, o->special, o->score);
     for (int i = 0; i < s->n_stop; i++) {
         strbuf_puts(&b, ", stop ");
         json_put_string(&b, s->stop[i], strlen(s->stop[i]));
@@ -495,10 +456,11 @@ static enum err_code skip_kept(struct batch *b, uint64_t kept, struct err *e)
 static enum err_code open_all(struct batch *b, const struct prompt_census *census, struct err *e)
 {
     const struct batch_options *o = b->o;
-    struct runner_options ro = {.chunk = o->chunk,
-                                .no_prefix = o->no_prefix,
-                                .events = {.on_token = on_token, .on_done = on_done},
-                                .user = b};
+    struct runner_options ro = {
+        .chunk = o->chunk,
+        .no_prefix = o->no_prefix,
+        .events = {.on_token = on_token, .on_row = on_row, .on_done = on_done},
+        .user = b};
     uint64_t kept = 0;
     enum err_code rc = io_lines_open(&b->lines, o->prompts, e);
     if (rc == ERR_OK && o->trace) {

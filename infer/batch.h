@@ -16,6 +16,7 @@ struct batch_options {
     const char *prompts, *out; /* out NULL: nothing is written (bench, traces) */
     struct prompt_defaults defaults;
     bool special; /* added tokens in raw text are parsed */
+    bool score;   /* teacher-forced: log-probabilities of the prompts, nothing is made */
     bool resume, force;
     bool no_prefix;
     int chunk;
