@@ -53,6 +53,10 @@ struct runner_events {
     void (*on_row)(void *user, void *req_user, const struct row_info *row); /* scoring */
     void (*on_done)(void *user, void *req_user, enum finish_reason why, const char *tail_text,
                     size_t len);
+    /* When set: the hash of every operation's output row for the token at `pos` (trace level
+     * layers), in the order of the operations; layer -1 is outside the layers. */
+    void (*on_layer)(void *user, void *req_user, int64_t pos, int layer, const char *op,
+                     uint64_t hash);
 };
 
 struct runner_options {
