@@ -193,9 +193,22 @@ static uint16_t draw_bf16(uint32_t lo, uint32_t hi, uint32_t zeros)
     return (uint16_t)((r >> 16 & 0x8000u) | e << 7 | (r >> 8 & 0x7fu));
 }
 
-enum mix { NEAR, WIDE, WIDER, TINY, HUGE_VALUES, SPECIAL, BITS, CANCEL, FULL, SPARSE, MIX_COUNT };
+enum mix {
+    NEAR,
+    WIDE,
+    WIDER,
+    TINY,
+    HUGE_VALUES,
+    SPECIAL,
+    BITS,
+    CANCEL,
+    FULL,
+    SPARSE,
+    LOPSIDED,
+    MIX_COUNT
+};
 
-static uint16_t draw_operand(enum mix m)
+static uint16_t draw_operand(enum mix m, bool weight)
 {
     switch (m) {
     case NEAR:
@@ -216,9 +229,11 @@ static uint16_t draw_operand(enum mix m)
     case CANCEL:
         return draw_bf16(127, 127, 0);
     case FULL:
-        return (uint16_t)(0x3ff8u | (draw() & 7u));
-    default:
+        return (uint16_t)(0x3ffeu | (draw() & 1u));
+    case SPARSE:
         return draw_bf16(90, 140, 230);
+    default: /* a zero weight's input alone has a larger field than a true product */
+        return weight ? draw_bf16(0, 20, 128) : draw_bf16(180, 228, 0);
     }
 }
 
@@ -227,12 +242,11 @@ static float draw_sum(enum mix m)
     uint32_t r = draw();
     if (m == BITS || m == SPECIAL)
         return f32_from_bits(m == BITS || r % 32 == 0 ? r : (r & 0x80ffffffu) | 0x3e000000u);
+    if (m == FULL) /* the products nearly fill 31 bits, and C tips some over */
+        return f32_from_bits((r & 0x7fffffu) | 127u << 23);
     if (r % 8 == 0)
         return 0.0f;
-    uint32_t e = m == TINY          ? draw() % 40
-                 : m == HUGE_VALUES ? 230 + draw() % 25
-                 : m == FULL        ? 128 + draw() % 4
-                                    : 100 + draw() % 45;
+    uint32_t e = m == TINY ? draw() % 40 : m == HUGE_VALUES ? 230 + draw() % 25 : 100 + draw() % 45;
     return f32_from_bits((r & 0x807fffffu) | e << 23);
 }
 
@@ -250,10 +264,10 @@ START_TEST(variants_equal_definition)
         float c[CPU_MMA_LANES];
         uint32_t want[CPU_MMA_LANES];
         for (int i = 0; i < MMA90_K; i++)
-            in[i] = draw_operand(m);
+            in[i] = draw_operand(m, false);
         for (int lane = 0; lane < CPU_MMA_LANES; lane++) {
             for (int i = 0; i < MMA90_K; i++)
-                w[lane][i] = draw_operand(m);
+                w[lane][i] = draw_operand(m, true);
             if (m == CANCEL) {
                 for (int i = 0; i < MMA90_K; i += 2)
                     w[lane][i + 1] = (uint16_t)(w[lane][i] ^ 0x8000u ^ (draw() % 4 == 0));

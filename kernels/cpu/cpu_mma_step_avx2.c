@@ -28,7 +28,7 @@ INLINE void store_words(void *p, __m256i v)
 /* Some 16-bit exponent field is that of 2^63 or more. */
 INLINE bool any_wide(__m256i fields)
 {
-    __m256i top = _mm256_set1_epi16((short)(189u << 7));
+    __m256i top = _mm256_set1_epi16((short)(CPU_MMA_WIDE - 1));
     return _mm256_movemask_epi8(_mm256_cmpgt_epi16(fields, top)) != 0;
 }
 

@@ -17,7 +17,8 @@
 
 static void prepare(const uint16_t *x, int64_t n, struct cpu_mma_input out)
 {
-    const __m256i exps = _mm256_set1_epi16(0x7f80), top = _mm256_set1_epi16((short)(189u << 7));
+    const __m256i exps = _mm256_set1_epi16(0x7f80),
+                  top = _mm256_set1_epi16((short)(CPU_MMA_WIDE - 1));
     for (int64_t i = 0; i < n; i += MMA90_K) {
         __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
         __m256i e = _mm256_and_si256(h, exps);
@@ -47,7 +48,7 @@ static void expand_pairs(const uint32_t *pairs, int n, struct cpu_mma_strip *out
         top = _mm512_max_epi16(
             top, put_pair(out, i, _mm512_slli_epi32(p, 16), _mm512_and_si512(p, high)));
     }
-    out->wide = _mm512_cmpgt_epi16_mask(top, _mm512_set1_epi16((short)(189u << 7))) != 0;
+    out->wide = _mm512_cmpgt_epi16_mask(top, _mm512_set1_epi16((short)(CPU_MMA_WIDE - 1))) != 0;
 }
 
 /* The value of a code, rounded to bf16 with ties to even: 1.5 * 2^16 times the power of two of v
