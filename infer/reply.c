@@ -183,6 +183,37 @@ out:
     return rc;
 }
 
+enum err_code reply_score(struct strbuf *out, const struct reply_model *m,
+                          const struct prompt_request *r, const struct answer *a, struct err *e)
+{
+    double sum = 0;
+    struct strbuf ids = {0}, logprobs = {0};
+    for (size_t i = 0; i < a->n; i++) {
+        sum += (double)a->tok[i].logprob;
+        strbuf_printf(&ids, "%s%d", i ? "," : "", a->tok[i].id);
+        strbuf_puts(&logprobs, i ? "," : "");
+        json_put_double(&logprobs, (double)a->tok[i].logprob);
+    }
+    strbuf_puts(out, "{\"custom_id\":");
+    json_put_string(out, r->custom_id, strlen(r->custom_id));
+    strbuf_puts(out, ",\"model\":");
+    json_put_string(out, m->name, strlen(m->name));
+    strbuf_printf(out,
+                  ",\"system_fingerprint\":\"assay-%s-%.16s\",\"score\":{\"n_scored\":%zu,"
+                  "\"logprob\":",
+                  m->arith, m->fingerprint, a->n);
+    json_put_double(out, sum);
+    strbuf_puts(out, ",\"ids\":[");
+    strbuf_append(out, ids.data ? ids.data : "", ids.len);
+    strbuf_puts(out, "],\"logprobs\":[");
+    strbuf_append(out, logprobs.data ? logprobs.data : "", logprobs.len);
+    strbuf_puts(out, "]},\"error\":null}\n");
+    out->failed |= ids.failed || logprobs.failed;
+    strbuf_free(&ids);
+    strbuf_free(&logprobs);
+    return strbuf_ok(out, e);
+}
+
 void reply_error(struct strbuf *out, const struct reply_model *m, const struct prompt_request *r,
                  enum err_code code, const char *text)
 {

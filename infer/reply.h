@@ -42,6 +42,11 @@ struct reply_model {
 MUST_USE enum err_code reply_line(struct strbuf *out, const struct reply_model *m,
                                   const struct prompt_request *r, const struct answer *answers,
                                   size_t n, struct err *e);
+/* Appends the line of a scored prompt: {"custom_id", "score": {"ids", "logprobs", ...}}. Answer's
+ * tokens are the prompt's own from the second on. */
+MUST_USE enum err_code reply_score(struct strbuf *out, const struct reply_model *m,
+                                   const struct prompt_request *r, const struct answer *a,
+                                   struct err *e);
 /* Appends the error line of a request that was refused. */
 void reply_error(struct strbuf *out, const struct reply_model *m, const struct prompt_request *r,
                  enum err_code code, const char *text);

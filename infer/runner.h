@@ -20,13 +20,13 @@ struct request {
     int64_t n_prompt;
     int64_t max_tokens;
     struct sampling sampling;
-    uint8_t stream_key[32];      /* SHA-256 of custom_id */
-    const int32_t *stop_ids;     /* copied; a stop id ends the answer and is not part of its text */
+    uint8_t stream_key[32];  /* SHA-256 of custom_id */
+    const int32_t *stop_ids; /* copied; a stop id ends the answer and is not part of its text */
     int n_stop_ids;
-    const char *const *stop;     /* copied; the answer ends before the first of these strings */
+    const char *const *stop; /* copied; the answer ends before the first of these strings */
     int n_stop;
-    int top_k;                   /* top log-probabilities to report, 0..engine top_k */
-    bool want_logits;            /* on_row gets whole rows */
+    int top_k;        /* top log-probabilities to report, 0..engine top_k */
+    bool want_logits; /* on_row gets whole rows */
     /* Teacher-forced: every row from score_from on is given to on_row, nothing is sampled.
      * -1: off. Row i predicts prompt[i + 1]. */
     int64_t score_from;
@@ -34,11 +34,11 @@ struct request {
 
 /* One row of logits that was used: a sampled token, or a scored position. */
 struct row_info {
-    int64_t pos;         /* position of the token chosen or scored */
-    int32_t id;          /* that token */
-    float logprob;       /* of id, natural log, from the raw logits */
-    float margin;        /* best minus second logit, raw */
-    int32_t best;        /* raw argmax */
+    int64_t pos;   /* position of the token chosen or scored */
+    int32_t id;    /* that token */
+    float logprob; /* of id, natural log, from the raw logits */
+    float margin;  /* best minus second logit, raw */
+    int32_t best;  /* raw argmax */
     uint64_t hash;
     int n_top;
     const int32_t *top_id;
@@ -60,17 +60,16 @@ struct runner_events {
 };
 
 struct runner_options {
-    int chunk;        /* most prompt tokens of one piece; 0: the engine's batch_tokens */
-    bool no_prefix;   /* do not share prefixes */
-    bool shuffle;     /* tests: pieces of a step in another order */
+    int chunk;      /* most prompt tokens of one piece; 0: the engine's batch_tokens */
+    bool no_prefix; /* do not share prefixes */
+    bool shuffle;   /* tests: pieces of a step in another order */
     struct runner_events events;
     void *user;
 };
 
 /* tok may be NULL when no text is wanted (no stop strings, empty texts). */
-MUST_USE enum err_code runner_new(struct runner **r, struct engine *en,
-                                  const struct tokenizer *tok, const struct runner_options *o,
-                                  struct err *e);
+MUST_USE enum err_code runner_new(struct runner **r, struct engine *en, const struct tokenizer *tok,
+                                  const struct runner_options *o, struct err *e);
 void runner_free(struct runner *r);
 /* ERR_INPUT when prompt and answer cannot fit the context (both numbers are said). */
 MUST_USE enum err_code runner_submit(struct runner *r, const struct request *req, void *req_user,

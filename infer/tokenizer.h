@@ -58,17 +58,18 @@ MUST_USE enum err_code tokenizer_decode(const struct tokenizer *t, const int32_t
 /* Decoding one token at a time for streams and stop strings: gives the bytes that are certain. */
 struct tok_stream {
     struct token_list ids;
-    size_t done;          /* ids whose text has been given */
+    size_t done; /* ids whose text has been given */
     struct strbuf scratch;
 };
 MUST_USE enum err_code tok_stream_push(const struct tokenizer *t, struct tok_stream *s, int32_t id,
                                        struct strbuf *out, struct err *e);
 MUST_USE enum err_code tok_stream_end(const struct tokenizer *t, struct tok_stream *s,
-                                      struct strbuf *out, struct err *e); /* incomplete bytes as U+FFFD */
+                                      struct strbuf *out,
+                                      struct err *e); /* incomplete bytes as U+FFFD */
 void tok_stream_free(struct tok_stream *s);
 
-int32_t tokenizer_n_vocab(const struct tokenizer *t); /* largest id + 1 */
-int32_t tokenizer_bos(const struct tokenizer *t);     /* -1: none */
+int32_t tokenizer_n_vocab(const struct tokenizer *t);               /* largest id + 1 */
+int32_t tokenizer_bos(const struct tokenizer *t);                   /* -1: none */
 int32_t tokenizer_id(const struct tokenizer *t, const char *token); /* -1: none; added or normal */
 /* The token's own text ("<|im_end|>", "Ġthe"); NULL: no such id. Borrowed. */
 const char *tokenizer_token(const struct tokenizer *t, int32_t id);

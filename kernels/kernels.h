@@ -61,7 +61,8 @@ size_t kern_weight_bytes(const struct kern *k, const struct ckpt_weight *const *
 int64_t kern_weight_rows(const struct kern_weight *w);
 int64_t kern_weight_k(const struct kern_weight *w);
 
-/* ---- paged KV --------------------------------------------------------------------------------- */
+/* ---- paged KV ---------------------------------------------------------------------------------
+ */
 #define KERN_PAGE 64 /* tokens of a page */
 /* Bytes of one page of one layer, K and V together. The order inside is the backend's own; a page
  * is a pure function of the tokens written to it (and zero where none was), so pages with equal
@@ -78,7 +79,8 @@ struct kern_rows {
     int n_seq, pages_max;
 };
 
-/* ---- operations ------------------------------------------------------------------------------- */
+/* ---- operations -------------------------------------------------------------------------------
+ */
 
 /* out[t] = scale * weight row id[t], f32 [n_tok, K]. mma90: the row's rule-1 bf16 values. */
 struct embed_args {
@@ -165,10 +167,10 @@ struct route_args {
     int n_tok, n_expert, n_used;
     const float *logits;
     bool softmax_first, norm;
-    int32_t *expert;  /* [n_tok, n_used] */
-    float *weight;    /* [n_tok, n_used] */
-    int32_t *order;   /* [n_tok * n_used] pair numbers t * n_used + slot, sorted by expert */
-    int32_t *first;   /* [n_expert + 1] where each expert's pairs start in order */
+    int32_t *expert; /* [n_tok, n_used] */
+    float *weight;   /* [n_tok, n_used] */
+    int32_t *order;  /* [n_tok * n_used] pair numbers t * n_used + slot, sorted by expert */
+    int32_t *first;  /* [n_expert + 1] where each expert's pairs start in order */
 };
 
 /* out[pair] = x[pair / x_div] * W_expert^T + bias_expert, f32 [n_pairs, rows]. The matrix stacks
@@ -208,11 +210,11 @@ struct logits_args {
     int64_t n_vocab;
     float softcap;
     float *logits;
-    int k;             /* 2..LOGITS_TOP_MAX: the margin needs two */
-    int32_t *top_id;   /* [n, k] */
-    float *top;        /* [n, k] logits */
-    float *lse;        /* [n] */
-    uint64_t *hash;    /* [n] */
+    int k;           /* 2..LOGITS_TOP_MAX: the margin needs two */
+    int32_t *top_id; /* [n, k] */
+    float *top;      /* [n, k] logits */
+    float *lse;      /* [n] */
+    uint64_t *hash;  /* [n] */
 };
 
 /* hash[r] of `bytes_per` 4- or 2-byte words of each row: trace level layers. */
@@ -224,23 +226,23 @@ struct row_hash_args {
 };
 
 /*      name            argument struct */
-#define KERN_OPS(X)                                                                               \
-    X(embed)                                                                                      \
-    X(linear)                                                                                     \
-    X(rms_norm)                                                                                   \
-    X(rope_kv)                                                                                    \
-    X(attention)                                                                                  \
-    X(act_mul)                                                                                    \
-    X(add)                                                                                        \
-    X(route)                                                                                      \
-    X(expert_linear)                                                                              \
-    X(combine)                                                                                    \
-    X(gather)                                                                                     \
-    X(logits)                                                                                     \
+#define KERN_OPS(X)                                                                                \
+    X(embed)                                                                                       \
+    X(linear)                                                                                      \
+    X(rms_norm)                                                                                    \
+    X(rope_kv)                                                                                     \
+    X(attention)                                                                                   \
+    X(act_mul)                                                                                     \
+    X(add)                                                                                         \
+    X(route)                                                                                       \
+    X(expert_linear)                                                                               \
+    X(combine)                                                                                     \
+    X(gather)                                                                                      \
+    X(logits)                                                                                      \
     X(row_hash)
 
 /* kern_embed(k, &args, e) and so on: arguments are validated once, for all backends. */
-#define X(op)                                                                                     \
+#define X(op)                                                                                      \
     MUST_USE enum err_code kern_##op(struct kern *k, const struct op##_args *a, struct err *e);
 KERN_OPS(X)
 #undef X
