@@ -77,7 +77,8 @@ MUST_USE enum err_code engine_step(struct engine *en, struct step *s, struct err
 
 /* Called after every operation of a step with the hash of each row of its output: trace level
  * layers. NULL turns it off. layer -1 is outside the layers; "embed" and operations of layers have
- * a row for each token, in the order of pieces; "final_norm" and "logits" one for each output row. */
+ * a row for each token, in the order of pieces; "final_norm" and "logits" one for each output row.
+ */
 typedef void (*engine_tap)(void *ctx, int layer, const char *op, int n_rows, const uint64_t *hash);
 void engine_set_tap(struct engine *en, engine_tap tap, void *ctx);
 
