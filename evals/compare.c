@@ -79,7 +79,7 @@ static enum err_code run_variant(struct comparison *c, struct variant *v, struct
                                  const struct compare_options *o, struct err *e)
 {
     struct strbuf path = {0};
-    strbuf_printf(&path, "%s/%s.jsonl.gz", o->trace_dir, v->name);
+    strbuf_printf(&path, "%s/trace-%s.jsonl.gz", o->trace_dir, v->name);
     enum err_code rc = strbuf_ok(&path, e);
     if (rc != ERR_OK)
         return rc;
