@@ -254,3 +254,28 @@ enum err_code cpu_mma_expert_linear(struct kern *k, const struct expert_linear_a
     par_for(k->threads, c.items * a->n_expert, run_expert_item, &c);
     return ERR_OK;
 }
+
+/* ---- embedding -------------------------------------------------------------------------------- */
+
+static void run_embed_row(void *ctx, int64_t t, int thread)
+{
+    const struct embed_args *a = ctx;
+    const struct cpu_mma_weight *w = cpu_mma_weight_of(a->w);
+    uint16_t piece[CHUNK_MAX];
+    float *out = a->out + t * w->base.k;
+    (void)thread;
+    for (int64_t k0 = 0; k0 < w->base.k; k0 += CHUNK_MAX) {
+        int n = (int)MIN2(w->base.k - k0, CHUNK_MAX);
+        cpu_mma_weight_row(w, a->rows->id[t], k0, n, piece);
+        for (int i = 0; i < n; i++)
+            out[k0 + i] = a->scale * bf16_to_f32(piece[i]);
+    }
+}
+
+enum err_code cpu_mma_embed(struct kern *k, const struct embed_args *a, struct err *e)
+{
+    struct embed_args copy = *a;
+    (void)e;
+    par_for(k->threads, a->rows->n_tok, run_embed_row, &copy);
+    return ERR_OK;
+}

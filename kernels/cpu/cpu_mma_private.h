@@ -34,8 +34,9 @@ enum err_code cpu_mma_weight_load(struct kern *k, const struct ckpt_weight *cons
                                   struct kern_weight **w, struct err *e);
 void cpu_mma_weight_free(struct kern *k, struct kern_weight *w);
 size_t cpu_mma_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n);
-/* out[0..k) = row r by rule 1, as bf16. */
-void cpu_mma_weight_row(const struct cpu_mma_weight *w, int64_t r, uint16_t *out);
+/* out[0..n) = k in [k0, k0 + n) of row r by rule 1, as bf16. */
+void cpu_mma_weight_row(const struct cpu_mma_weight *w, int64_t r, int64_t k0, int n,
+                        uint16_t *out);
 /* k in [k0, k0 + n) of a tile; n is a multiple of 16 (packed: k0 and n of 32). */
 void cpu_mma_weight_expand(const struct cpu_mma_weight *w, const struct cpu_mma_ops *ops,
                            int64_t tile, int64_t k0, int n, struct cpu_mma_strip *out);

@@ -260,17 +260,18 @@ void cpu_mma_weight_expand(const struct cpu_mma_weight *w, const struct cpu_mma_
     ops->expand_pairs(pairs + k0 / 2 * CPU_MMA_LANES, n, out);
 }
 
-void cpu_mma_weight_row(const struct cpu_mma_weight *w, int64_t r, uint16_t *out)
+void cpu_mma_weight_row(const struct cpu_mma_weight *w, int64_t r, int64_t k0, int n,
+                        uint16_t *out)
 {
     int64_t tile = r / CPU_MMA_LANES;
     int lane = (int)(r % CPU_MMA_LANES);
     if (w->base.affine) {
         struct cpu_mma_packed p = packed_tile(w, tile);
-        for (int64_t i = 0; i < w->base.k; i++)
-            out[i] = cpu_mma_step_value(&p, i, lane);
+        for (int i = 0; i < n; i++)
+            out[i] = cpu_mma_step_value(&p, k0 + i, lane);
         return;
     }
     const uint32_t *pairs = w->codes + (size_t)tile * w->tile_words + lane;
-    for (int64_t i = 0; i < w->base.k; i++)
-        out[i] = (uint16_t)(pairs[i / 2 * CPU_MMA_LANES] >> (i % 2 * 16));
+    for (int64_t i = k0; i < k0 + n; i++)
+        out[i - k0] = (uint16_t)(pairs[i / 2 * CPU_MMA_LANES] >> (i % 2 * 16));
 }
