@@ -70,6 +70,27 @@ void strbuf_printf(struct strbuf *b, const char *fmt, ...)
     b->len += (size_t)n;
 }
 
+void strbuf_put_number(struct strbuf *b, double v, int digits)
+{
+    char text[400];
+    if (v - v != 0) {
+        strbuf_puts(b, "n/a");
+        return;
+    }
+    locale_t old = uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
+    /* The exponent after rounding to the digits says how many of them stand behind the point. */
+    snprintf(text, sizeof text, "%.*e", digits - 1, v);
+    int exponent = (int)strtol(strchr(text, 'e') + 1, NULL, 10);
+    if (v == 0)
+        strcpy(text, "0");
+    else if (exponent < -4 || exponent >= 15)
+        snprintf(text, sizeof text, "%.*g", digits, v);
+    else
+        snprintf(text, sizeof text, "%.*f", MAX2(digits - 1 - exponent, 0), v);
+    uselocale(old);
+    strbuf_puts(b, text);
+}
+
 void strbuf_clear(struct strbuf *b)
 {
     b->len = 0;

@@ -18,6 +18,10 @@ void strbuf_append(struct strbuf *b, const void *bytes, size_t n);
 void strbuf_puts(struct strbuf *b, const char *s);
 void strbuf_putc(struct strbuf *b, char c);
 void strbuf_printf(struct strbuf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* With `digits` significant digits (1..17): plain from 0.0001 to below 10^15 (all digits before the
+ * point are shown), else with an exponent; "0" for both zeros, "n/a" when not finite. Never locale
+ * dependent. */
+void strbuf_put_number(struct strbuf *b, double v, int digits);
 bool strbuf_reserve(struct strbuf *b, size_t more);
 void strbuf_clear(struct strbuf *b); /* keeps the memory */
 void strbuf_free(struct strbuf *b);
