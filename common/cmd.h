@@ -6,8 +6,8 @@
 
 /* What main.c read from the environment and the signals, once. */
 struct cmd_env {
-    const char *cache_dir;         /* NULL: none */
-    bool color;                    /* stderr is a terminal that wants it */
+    const char *cache_dir;           /* NULL: none */
+    bool color;                      /* stderr is a terminal that wants it */
     const volatile int *interrupted; /* set by SIGINT and SIGTERM to the signal's number */
 };
 

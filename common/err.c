@@ -65,8 +65,8 @@ enum err_code err_errno_at(struct err *e, const char *file, int line, const char
 int err_exit_code(enum err_code code)
 {
     switch (code) {
-#define X(c, exit, text)                                                                          \
-    case c:                                                                                       \
+#define X(c, exit, text)                                                                           \
+    case c:                                                                                        \
         return exit;
         ERR_CODES(X)
 #undef X
@@ -77,8 +77,8 @@ int err_exit_code(enum err_code code)
 const char *err_name(enum err_code code)
 {
     switch (code) {
-#define X(c, exit, text)                                                                          \
-    case c:                                                                                       \
+#define X(c, exit, text)                                                                           \
+    case c:                                                                                        \
         return #c;
         ERR_CODES(X)
 #undef X
@@ -89,8 +89,8 @@ const char *err_name(enum err_code code)
 const char *err_meaning(enum err_code code)
 {
     switch (code) {
-#define X(c, exit, text)                                                                          \
-    case c:                                                                                       \
+#define X(c, exit, text)                                                                           \
+    case c:                                                                                        \
         return text;
         ERR_CODES(X)
 #undef X

@@ -1,9 +1,9 @@
 /* err.h: the one error convention.
  *
- * A fallible function returns enum err_code (ERR_OK is 0) and takes a last parameter `struct err *`,
- * which may be NULL. The innermost site says what was found and what was expected, with numbers;
- * callers prepend where ("model.safetensors: tensor x: ..."). The table below is the only map from
- * codes to process exit codes (docs/exit-codes.md).
+ * A fallible function returns enum err_code (ERR_OK is 0) and takes a last parameter `struct err
+ * *`, which may be NULL. The innermost site says what was found and what was expected, with
+ * numbers; callers prepend where ("model.safetensors: tensor x: ..."). The table below is the only
+ * map from codes to process exit codes (docs/exit-codes.md).
  */
 #ifndef ASSAY_COMMON_ERR_H
 #define ASSAY_COMMON_ERR_H
@@ -11,19 +11,19 @@
 #include "common/base.h"
 
 /*        code             exit  meaning */
-#define ERR_CODES(X)                                                                              \
-    X(ERR_OK, 0, "good")                                                                          \
-    X(ERR_NEGATIVE, 1, "ran, and the answer is no")                                               \
-    X(ERR_USAGE, 2, "bad usage")                                                                  \
-    X(ERR_INPUT, 3, "bad input")                                                                  \
-    X(ERR_MISMATCH, 3, "not comparable")                                                          \
-    X(ERR_PARTIAL, 4, "some requests failed")                                                     \
-    X(ERR_IO, 5, "input or output failed")                                                        \
-    X(ERR_NOMEM, 5, "out of memory")                                                              \
-    X(ERR_DEVICE, 5, "no usable device")                                                          \
-    X(ERR_DETERMINISM, 6, "determinism violated")                                                 \
-    X(ERR_INTERNAL, 70, "internal error")                                                         \
-    X(ERR_INTERRUPTED, 75, "interrupted")                                                         \
+#define ERR_CODES(X)                                                                               \
+    X(ERR_OK, 0, "good")                                                                           \
+    X(ERR_NEGATIVE, 1, "ran, and the answer is no")                                                \
+    X(ERR_USAGE, 2, "bad usage")                                                                   \
+    X(ERR_INPUT, 3, "bad input")                                                                   \
+    X(ERR_MISMATCH, 3, "not comparable")                                                           \
+    X(ERR_PARTIAL, 4, "some requests failed")                                                      \
+    X(ERR_IO, 5, "input or output failed")                                                         \
+    X(ERR_NOMEM, 5, "out of memory")                                                               \
+    X(ERR_DEVICE, 5, "no usable device")                                                           \
+    X(ERR_DETERMINISM, 6, "determinism violated")                                                  \
+    X(ERR_INTERNAL, 70, "internal error")                                                          \
+    X(ERR_INTERRUPTED, 75, "interrupted")                                                          \
     X(ERR_BUSY, 75, "locked by another run")
 
 enum err_code {

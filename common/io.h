@@ -21,10 +21,10 @@ void io_map_close(struct io_map *m);
 /* Tells the kernel that these bytes of a map are not needed any more (streaming readers). */
 void io_map_drop(const void *data, size_t bytes);
 
-/* Whole file into a terminated buffer; ERR_INPUT when it is larger than max_bytes. */
+/* Appends the whole file to a terminated buffer; ERR_INPUT when it is larger than max_bytes. */
 MUST_USE enum err_code io_read_all(const char *path, size_t max_bytes, struct strbuf *out,
                                    struct err *e);
-bool io_exists(const char *path);
+bool io_exists(const char *path); /* also a link that leads nowhere */
 bool io_is_dir(const char *path);
 MUST_USE enum err_code io_size(const char *path, uint64_t *bytes, struct err *e);
 /* True when both names lead to the same file or folder. */
@@ -37,7 +37,8 @@ const char *io_base(const char *path);            /* borrowed: the part after th
 
 /* ---- one file, made whole or not at all ------------------------------------------------------ */
 struct io_out;
-/* Opens a temporary name beside path. Existing path: ERR_USAGE unless replace. */
+/* Opens `<path>.assay-tmp.<pid>`, after removing such files of dead runs. Existing path: ERR_USAGE
+ * unless replace. */
 MUST_USE enum err_code io_out_open(struct io_out **o, const char *path, bool replace,
                                    struct err *e);
 MUST_USE enum err_code io_out_write(struct io_out *o, const void *data, size_t bytes,
@@ -53,9 +54,9 @@ MUST_USE enum err_code io_write_all(const char *path, const void *data, size_t b
 
 /* ---- one folder, made whole or not at all --------------------------------------------------- */
 struct io_dir_out;
-/* Makes `<path>.assay-tmp`, after removing one that a dead run left (a live one holds a lock:
- * ERR_BUSY). `marker` is a file name: with replace, an existing folder is replaced only if it
- * holds that file, else ERR_USAGE. */
+/* Makes `<path>.assay-tmp`, after removing one that a dead run left (a live one holds
+ * `<path>.assay-lock`: ERR_BUSY). `marker` is a file name: with replace, an existing folder is
+ * replaced only if it holds that file, else ERR_USAGE. */
 MUST_USE enum err_code io_dir_out_open(struct io_dir_out **d, const char *path, bool replace,
                                        const char *marker, struct err *e);
 const char *io_dir_out_path(const struct io_dir_out *d); /* where to write; borrowed */
@@ -67,8 +68,8 @@ struct io_lines;
 /* Plain or gzip, by content; "-" is standard input. */
 MUST_USE enum err_code io_lines_open(struct io_lines **l, const char *path, struct err *e);
 /* The next line without its end ("\n" or "\r\n"); *line is NULL at the end. A line longer than
- * max_bytes is skipped to its end and given with *too_long. Truncated or damaged gzip: ERR_INPUT
- * with the line reached. The bytes live until the next call. */
+ * max_bytes is skipped to its end and given, cut to max_bytes, with *too_long. Truncated or damaged
+ * gzip: ERR_INPUT with the line reached. The bytes live until the next call. */
 MUST_USE enum err_code io_lines_next(struct io_lines *l, size_t max_bytes, const char **line,
                                      size_t *len, bool *too_long, struct err *e);
 uint64_t io_lines_number(const struct io_lines *l); /* of the line last given, from 1 */
@@ -78,7 +79,8 @@ void io_lines_close(struct io_lines *l);
 enum io_fault { IO_FAULT_READ, IO_FAULT_WRITE, IO_FAULT_ALLOC, IO_FAULT_KINDS };
 /* The nth call (from 1) of that kind fails from now on once; 0 turns it off. Tests only. */
 void io_fault_set(enum io_fault kind, int64_t nth);
-/* True when this call is to fail. Called by io.c and by arena.c and str.c for allocations. */
+/* True, with errno set, when this call is to fail. Asked before every read, write, fsync, rename
+ * and allocation of this folder; one relaxed load while it is off. */
 bool io_fault_hit(enum io_fault kind);
 
 #endif

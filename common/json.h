@@ -9,14 +9,16 @@
 #include "common/err.h"
 #include "common/str.h"
 
-/* Parses text: duplicate keys refused, \u0000 allowed, depth bounded, trailing text refused. The
- * error carries line and column. *out is a new reference. */
+/* Parses text: duplicate keys refused, \u0000 allowed in strings, depth at most 2048, trailing text
+ * refused, an integer outside of int64 becomes a real. The error carries line and column. *out is
+ * a new reference. */
 MUST_USE enum err_code json_parse(const char *text, size_t len, json_t **out, struct err *e);
 /* A file of at most 1 GiB. */
 MUST_USE enum err_code json_read(const char *path, json_t **out, struct err *e);
 
-/* Typed getters: ERR_INPUT "key 'x.y': found string, expected integer". A missing or null key
- * leaves *out as it was and is fine, unless required. */
+/* Typed getters: ERR_INPUT "key 'x.y': found a string, expected an integer". A missing or null key
+ * leaves *out as it was and is fine, unless required. "x.y" is the key of that name or else the
+ * key y of the object x. */
 enum json_need { JSON_OPTIONAL, JSON_REQUIRED };
 MUST_USE enum err_code json_get_int(const json_t *obj, const char *key, enum json_need need,
                                     int64_t lo, int64_t hi, int64_t *out, struct err *e);
@@ -36,10 +38,10 @@ MUST_USE enum err_code json_get_array(const json_t *obj, const char *key, enum j
 MUST_USE enum err_code json_only_keys(const json_t *obj, const char *const *known, size_t n,
                                       const char *text, size_t len, struct err *e);
 
-/* Appends the value as compact JSON, keys in insertion order (sorted with JSON_SORT_KEYS in
- * flags), doubles with the shortest digits that round-trip. */
+/* Appends the value as compact JSON, keys in insertion order, doubles with the shortest digits that
+ * round-trip. Flags are jansson's: JSON_SORT_KEYS (by bytes) and JSON_INDENT(n). */
 void json_put(struct strbuf *b, const json_t *v, size_t flags);
 void json_put_string(struct strbuf *b, const char *s, size_t len); /* quoted and escaped */
-void json_put_double(struct strbuf *b, double v); /* shortest round trip; null when not finite */
+void json_put_double(struct strbuf *b, double v); /* null when not finite; "1.0", never "1" */
 
 #endif

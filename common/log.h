@@ -1,4 +1,5 @@
-/* log.h: words for people, on stderr. Data goes to stdout and is never logged. */
+/* log.h: words for people, on stderr. Data goes to stdout and is never logged. A line is written in
+ * one piece from any thread; the progress line belongs to one thread. */
 #ifndef ASSAY_COMMON_LOG_H
 #define ASSAY_COMMON_LOG_H
 
@@ -24,6 +25,9 @@ struct progress {
 void progress_start(struct progress *p, const char *what, const char *unit, uint64_t total);
 void progress_add(struct progress *p, uint64_t more);
 void progress_end(struct progress *p);
+/* The words of the line after elapsed_ns: "quantize 45%, 1.2 GB of 2.7 GB, 310.0 MB/s, 0:05 left".
+ */
+void progress_text(const struct progress *p, uint64_t elapsed_ns, char *buf, size_t size);
 
 uint64_t clock_ns(void); /* monotonic; for rates and benchmarks, never for data */
 

@@ -25,8 +25,8 @@ MUST_USE enum err_code chat_compile(struct chat_template **t, const char *text, 
 void chat_free(struct chat_template *t);
 
 struct chat_spans {
-    struct strbuf text;      /* the whole rendering */
-    struct tok_span *spans;  /* views into text, in order, adjacent ones of a kind merged */
+    struct strbuf text;     /* the whole rendering */
+    struct tok_span *spans; /* views into text, in order, adjacent ones of a kind merged */
     size_t n;
 };
 

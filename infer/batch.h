@@ -1,0 +1,46 @@
+/* batch.h: a prompt file through a model into an output file, line by line, in input order.
+ *
+ * OUT grows in place and holds output lines only, in the order of the input; beside it OUT.run says
+ * what made it. A line that cannot be answered becomes an error line and the rest goes on. Resuming
+ * keeps the whole lines that are there, cuts a torn end, and gives the bytes of an uninterrupted
+ * run, since an answer depends on its own line alone.
+ */
+#ifndef ASSAY_INFER_BATCH_H
+#define ASSAY_INFER_BATCH_H
+
+#include "ckpt/trace.h"
+#include "infer/lm.h"
+#include "infer/prompts.h"
+
+struct batch_options {
+    const char *prompts, *out; /* out NULL: nothing is written (bench, traces) */
+    struct prompt_defaults defaults;
+    bool special; /* added tokens in raw text are parsed */
+    bool score;   /* teacher-forced: log-probabilities of the prompts, nothing is made */
+    bool resume, force;
+    bool no_prefix;
+    int chunk;
+    const char *trace; /* file, or NULL */
+    enum trace_level trace_level;
+    int trace_top;                   /* top k of each token in the trace */
+    const volatile int *interrupted; /* or NULL */
+    void (*on_progress)(void *ctx, uint64_t requests_done, uint64_t tokens);
+    void *ctx;
+};
+
+struct batch_result {
+    uint64_t n_ok, n_failed;
+    uint64_t n_kept, n_kept_failed; /* lines of an earlier run, and those that are errors */
+    uint64_t prompt_tokens, new_tokens;
+};
+
+/* The part that needs no model, for errors before it loads: the file is there, ids are unique,
+ * OUT is free to be made and is not the input. */
+MUST_USE enum err_code batch_check(const struct batch_options *o, struct prompt_census *census,
+                                   struct err *e);
+/* ERR_PARTIAL when some lines failed, ERR_INTERRUPTED after a signal (what is out is whole). */
+MUST_USE enum err_code batch_run(struct lm *m, const struct batch_options *o,
+                                 const struct prompt_census *census, struct batch_result *res,
+                                 struct err *e);
+
+#endif

@@ -1,0 +1,375 @@
+/* cmd_infer.c: the command: one prompt, a prompt file, or a text to score. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/cmd.h"
+#include "common/io.h"
+#include "common/log.h"
+#include "infer/batch.h"
+#include "infer/model_opts.h"
+#include "infer/once.h"
+#include "infer/score.h"
+
+struct args {
+    const char *model, *batch, *prompt, *out, *text, *trace;
+    bool score, llama_windows, resume, force, json, plan, no_prefix;
+    int64_t ctx, stride, chunk, trace_top;
+    int trace_level;
+    struct model_opts how;
+    struct request_opts ask;
+};
+
+static const char *const levels[] = {"tokens", "layers", NULL};
+
+#define ROWS (24 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
+
+static void fill_rows(struct args *a, struct opt *rows)
+{
+    const struct opt own[] = {
+        {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "What to run"},
+        {OPT_STRING, 'm', "model", &a->model, 0, 0, NULL, "MODEL",
+         "checkpoint: a folder, a GGUF, archive:member"},
+        {OPT_STRING, 0, "batch", &a->batch, 0, 0, NULL, "FILE",
+         "prompt file: JSON lines, may be .gz"},
+        {OPT_STRING, 'p', "prompt", &a->prompt, 0, 0, NULL, "TEXT",
+         "one prompt; the answer streams to standard output"},
+        {OPT_STRING, 'o', "out", &a->out, 0, 0, NULL, "OUT", "output lines of --batch"},
+        {OPT_FLAG, 0, "resume", &a->resume, 0, 0, NULL, NULL, "go on with an OUT that is there"},
+        {OPT_FLAG, 0, "force", &a->force, 0, 0, NULL, NULL, "replace outputs that assay made"},
+        {OPT_FLAG, 0, "json", &a->json, 0, 0, NULL, NULL, "JSON on standard output"},
+        {OPT_FLAG, 0, "plan", &a->plan, 0, 0, NULL, NULL, "print the memory plan and load nothing"},
+        {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "Scoring"},
+        {OPT_FLAG, 0, "score", &a->score, 0, 0, NULL, NULL,
+         "teacher-forced log-probabilities of --batch prompts or of --text"},
+        {OPT_STRING, 0, "text", &a->text, 0, 0, NULL, "FILE", "text to score: its perplexity"},
+        {OPT_INT, 0, "ctx", &a->ctx, 2, 1 << 24, NULL, "N", "tokens of a window (default 512)"},
+        {OPT_INT, 0, "stride", &a->stride, 1, 1 << 24, NULL, "N",
+         "a window every N tokens (default: ctx)"},
+        {OPT_FLAG, 0, "llama-windows", &a->llama_windows, 0, 0, NULL, NULL,
+         "windows and scored halves as llama.cpp's perplexity cuts them"},
+        {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "Evidence"},
+        {OPT_STRING, 0, "trace", &a->trace, 0, 0, NULL, "FILE",
+         "write what was chosen, token by token (.gz: compressed)"},
+        {OPT_CHOICE, 0, "trace-level", &a->trace_level, 0, 0, levels, NULL,
+         "tokens (default) or layers: a hash of every operation's output"},
+        {OPT_INT, 0, "trace-top", &a->trace_top, 0, TRACE_TOP_MAX, NULL, "K",
+         "best tokens of each row in the trace (default 5)"},
+        {OPT_INT, 0, "chunk", &a->chunk, 1, 1 << 20, NULL, "N",
+         "most prompt tokens of a sequence in a step; the bits are the same"},
+        {OPT_FLAG, 0, "no-prefix", &a->no_prefix, 0, 0, NULL, NULL,
+         "do not share pages of equal prefixes; the bits are the same"},
+    };
+    size_t n = ARRAY_LEN(own);
+    memcpy(rows, own, sizeof own);
+    model_opts_rows(&a->how, rows, &n);
+    request_opts_rows(&a->ask, rows, &n);
+    rows[n] = (struct opt){.type = OPT_END};
+}
+
+static void print_plan(void *ctx, const char *path, const struct engine_plan *p)
+{
+    (void)ctx;
+    char weights[24], kv[24], scratch[24], all[24];
+    log_info("%s: weights %s, KV %s (%lld pages of %d tokens), scratch %s: %s", io_base(path),
+             str_bytes(weights, p->weights), str_bytes(kv, p->kv), (long long)p->pages, KERN_PAGE,
+             str_bytes(scratch, p->scratch),
+             str_bytes(all, p->weights + p->kv + p->scratch + p->host));
+}
+
+static enum err_code run_plan(const struct args *a, const struct engine_options *o, struct err *e)
+{
+    struct checkpoint *c;
+    struct engine_plan p;
+    enum err_code rc = checkpoint_open(&c, a->model, e);
+    if (rc != ERR_OK)
+        return rc;
+    rc = engine_plan(c, o, &p, e);
+    checkpoint_close(c);
+    if (rc != ERR_OK)
+        return err_wrap(e, rc, "%s", a->model);
+    const char *form = a->json ? "{\"weights\":%llu,\"kv\":%llu,\"scratch\":%llu,\"host\":%llu,"
+                                 "\"pages\":%lld,\"ctx\":%lld,\"batch_tokens\":%d,"
+                                 "\"batch_seqs\":%d}\n"
+                               : "weights %llu\nkv %llu\nscratch %llu\nhost %llu\npages %lld\n"
+                                 "ctx %lld\nbatch_tokens %d\nbatch_seqs %d\n";
+    struct strbuf b = {0};
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    strbuf_printf(&b, form, (unsigned long long)p.weights, (unsigned long long)p.kv,
+                  (unsigned long long)p.scratch, (unsigned long long)p.host, (long long)p.pages,
+                  (long long)p.ctx, p.batch_tokens, p.batch_seqs);
+#pragma GCC diagnostic pop
+    fputs(b.data ? b.data : "", stdout);
+    strbuf_free(&b);
+    return ERR_OK;
+}
+
+/* ---- --batch ----------------------------------------------------------------------------------
+ */
+
+struct watch {
+    struct progress p;
+    uint64_t requests;
+};
+
+static void on_progress(void *ctx, uint64_t requests, uint64_t tokens)
+{
+    struct watch *w = ctx;
+    (void)tokens;
+    progress_add(&w->p, requests - w->requests);
+    w->requests = requests;
+}
+
+static enum err_code run_batch(const struct args *a, const struct engine_options *eo,
+                               const struct prompt_defaults *d, const struct cmd_env *env,
+                               struct err *e)
+{
+    struct watch w = {.requests = 0};
+    struct batch_options o = {.prompts = a->batch,
+                              .out = a->out,
+                              .defaults = *d,
+                              .special = a->ask.special,
+                              .score = a->score,
+                              .resume = a->resume,
+                              .force = a->force,
+                              .no_prefix = a->no_prefix,
+                              .chunk = (int)a->chunk,
+                              .trace = a->trace,
+                              .trace_level = (enum trace_level)a->trace_level,
+                              .trace_top = (int)a->trace_top,
+                              .interrupted = env->interrupted,
+                              .on_progress = on_progress,
+                              .ctx = &w};
+    struct prompt_census census;
+    struct batch_result res;
+    struct lm *m;
+    if (!a->out)
+        return err_set(e, ERR_USAGE, "--batch needs -o OUT");
+    enum err_code rc = batch_check(&o, &census, e);
+    if (rc != ERR_OK)
+        return rc;
+    rc = lm_open(&m, a->model, eo, print_plan, NULL, e);
+    if (rc != ERR_OK)
+        return rc;
+    uint64_t start = clock_ns();
+    progress_start(&w.p, "infer", "requests", census.n_requests);
+    rc = batch_run(m, &o, &census, &res, e);
+    progress_end(&w.p);
+    lm_close(m);
+    if (rc == ERR_OK || rc == ERR_PARTIAL || rc == ERR_INTERRUPTED) {
+        double s = (double)(clock_ns() - start) * 1e-9;
+        log_info("%llu answered, %llu failed, %llu kept; %llu prompt and %llu new tokens in %.2f s",
+                 (unsigned long long)res.n_ok, (unsigned long long)res.n_failed,
+                 (unsigned long long)res.n_kept, (unsigned long long)res.prompt_tokens,
+                 (unsigned long long)res.new_tokens, s);
+    }
+    return rc;
+}
+
+/* ---- -p ----------------------------------------------------------------------------------------
+ */
+
+static void stream_text(void *ctx, const char *text, size_t n)
+{
+    (void)ctx;
+    fwrite(text, 1, n, stdout);
+    fflush(stdout);
+}
+
+static enum err_code run_once(const struct args *a, const struct engine_options *eo,
+                              const struct prompt_defaults *d, const struct cmd_env *env,
+                              struct err *e)
+{
+    struct once_options o = {.special = a->ask.special,
+                             .interrupted = env->interrupted,
+                             .on_text = a->json ? NULL : stream_text};
+    struct strbuf line = {0};
+    struct prompt_request *r = NULL;
+    struct answer answer = {.n = 0};
+    struct lm *m = NULL;
+    strbuf_puts(&line, "{\"custom_id\":\"prompt\",\"prompt\":");
+    json_put_string(&line, a->prompt, strlen(a->prompt));
+    strbuf_puts(&line, "}");
+    enum err_code rc = str_utf8_valid(a->prompt, strlen(a->prompt)) == strlen(a->prompt)
+                           ? strbuf_ok(&line, e)
+                           : err_set(e, ERR_INPUT, "-p: the prompt is not UTF-8");
+    if (rc == ERR_OK)
+        rc = prompts_parse(line.data, line.len, 1, false, d, &r, e);
+    if (rc == ERR_OK && r->code != ERR_OK)
+        rc = err_set(e, r->code, "-p: %s", r->error);
+    if (rc == ERR_OK)
+        rc = lm_open(&m, a->model, eo, print_plan, NULL, e);
+    if (rc == ERR_OK)
+        rc = once_run(m, r, &o, &answer, e);
+    strbuf_clear(&line);
+    if (rc == ERR_OK && a->json) {
+        struct reply_model model = {.name = io_base(m->ckpt->path),
+                                    .fingerprint = m->fingerprint,
+                                    .arith = kern_arith_name(kern_arith(engine_kern(m->engine))),
+                                    .tok = m->tok};
+        rc = reply_line(&line, &model, r, &answer, 1, e);
+        if (rc == ERR_OK)
+            fwrite(line.data, 1, line.len, stdout);
+    } else if (rc == ERR_OK) {
+        fputc('\n', stdout);
+    }
+    answer_reset(&answer);
+    prompt_request_free(r);
+    strbuf_free(&line);
+    lm_close(m);
+    return rc;
+}
+
+/* ---- --score --text ---------------------------------------------------------------------------
+ */
+
+static void on_window(void *ctx, int64_t done, int64_t all)
+{
+    struct progress *p = ctx;
+    p->total = (uint64_t)all;
+    progress_add(p, (uint64_t)done - p->done);
+}
+
+static void print_score(const struct args *a, const struct lm *m, const struct score_options *o,
+                        const struct score_result *r)
+{
+    const char *arith = kern_arith_name(kern_arith(engine_kern(m->engine)));
+    if (!a->json) {
+        printf("perplexity %.6g over %lld tokens in %lld windows of %lld%s (%s, %s)\n",
+               r->perplexity, (long long)r->n_scored, (long long)r->n_windows, (long long)o->ctx,
+               o->llama_windows ? ", second halves" : "", io_base(a->model), arith);
+        return;
+    }
+    struct strbuf b = {0};
+    strbuf_printf(&b, "{\"perplexity\":");
+    json_put_double(&b, r->perplexity);
+    strbuf_puts(&b, ",\"nll\":");
+    json_put_double(&b, r->nll);
+    strbuf_printf(&b,
+                  ",\"n_tokens\":%lld,\"n_scored\":%lld,\"ctx\":%lld,\"stride\":%lld,"
+                  "\"llama_windows\":%s,\"arith\":\"%s\",\"fingerprint\":\"%s\",\"windows\":[",
+                  (long long)r->n_tokens, (long long)r->n_scored, (long long)o->ctx,
+                  (long long)(o->stride ? o->stride : o->ctx), o->llama_windows ? "true" : "false",
+                  arith, m->fingerprint);
+    for (int64_t i = 0; i < r->n_windows; i++) {
+        const struct score_window *w = &r->windows[i];
+        strbuf_printf(&b, "%s{\"start\":%lld,\"n\":%lld,\"n_scored\":%lld,\"nll\":", i ? "," : "",
+                      (long long)w->start, (long long)w->n, (long long)w->n_scored);
+        json_put_double(&b, w->nll);
+        strbuf_putc(&b, '}');
+    }
+    strbuf_puts(&b, "]}\n");
+    fputs(b.data ? b.data : "", stdout);
+    strbuf_free(&b);
+}
+
+static enum err_code run_text(const struct args *a, const struct engine_options *eo,
+                              const struct cmd_env *env, struct err *e)
+{
+    struct progress p;
+    struct score_options o = {.ctx = a->ctx,
+                              .stride = a->stride,
+                              .llama_windows = a->llama_windows,
+                              .interrupted = env->interrupted,
+                              .on_window = on_window,
+                              .ctx_user = &p};
+    struct strbuf text = {0};
+    struct token_list ids = {0};
+    struct score_result res = {.windows = NULL};
+    struct lm *m = NULL;
+    enum err_code rc = io_read_all(a->text, (size_t)1 << 30, &text, e);
+    if (rc == ERR_OK)
+        rc = lm_open(&m, a->model, eo, print_plan, NULL, e);
+    if (rc == ERR_OK) {
+        rc = lm_encode_text(m, text.data, text.len, a->ask.special, &ids, e);
+        rc = err_wrap(e, rc, "%s", a->text);
+    }
+    if (rc == ERR_OK) {
+        progress_start(&p, "score", "windows", 0);
+        rc = score_ids(m, ids.ids, (int64_t)ids.n, &o, &res, e);
+        progress_end(&p);
+    }
+    if (rc == ERR_OK)
+        print_score(a, m, &o, &res);
+    score_free(&res);
+    token_list_free(&ids);
+    strbuf_free(&text);
+    lm_close(m);
+    return rc;
+}
+
+/* ---- the command ------------------------------------------------------------------------------
+ */
+
+static enum err_code check_args(const struct args *a, struct err *e)
+{
+    int jobs = (a->batch != NULL) + (a->prompt != NULL) + (a->text != NULL);
+    if (!a->model)
+        return err_set(e, ERR_USAGE, "-m MODEL is missing");
+    if (a->plan)
+        return ERR_OK;
+    if (jobs != 1)
+        return err_set(e, ERR_USAGE, "expected one of --batch FILE, -p TEXT, --score --text FILE");
+    if (a->text && !a->score)
+        return err_set(e, ERR_USAGE, "--text goes with --score");
+    if (a->prompt && a->score)
+        return err_set(e, ERR_USAGE, "--score goes with --batch or --text");
+    if (!a->batch && (a->trace || a->resume || a->out))
+        return err_set(e, ERR_USAGE, "-o, --trace and --resume go with --batch");
+    if (a->score && a->trace)
+        return err_set(e, ERR_USAGE, "--trace does not go with --score");
+    return ERR_OK;
+}
+
+enum err_code cmd_infer(int argc, char **argv, const struct cmd_env *env, struct err *e)
+{
+    struct args a = {.ctx = 512, .trace_top = 5};
+    struct opt rows[ROWS];
+    struct opt_list positional = {0};
+    struct prompt_defaults d = {.chat = false};
+    struct engine_options eo;
+    bool help;
+    model_opts_init(&a.how);
+    request_opts_init(&a.ask);
+    fill_rows(&a, rows);
+    const struct opt_cmd cmd = {
+        "infer",
+        "-m MODEL (--batch FILE -o OUT | -p TEXT | --score --text FILE)",
+        "Runs prompts offline. An answer depends on its own request alone: not on the batch, the "
+        "chunks, the threads or a restart.",
+        "  assay infer --batch prompts.jsonl -m q4 -o q4.jsonl\n"
+        "  assay infer -m q4 --chat -p 'Why is the sky blue?'\n"
+        "  assay infer -m q4 --score --text wiki.txt --ctx 512 --llama-windows\n",
+        rows,
+        0,
+        0};
+    enum err_code rc = opt_parse(&cmd, argc, argv, &positional, &help, NULL, e);
+    if (rc != ERR_OK || help) {
+        struct strbuf text = {0};
+        if (rc == ERR_OK)
+            opt_help(&cmd, &text);
+        fputs(text.data ? text.data : "", stdout);
+        strbuf_free(&text);
+        goto out;
+    }
+    rc = check_args(&a, e);
+    if (rc == ERR_OK)
+        rc = model_opts_engine(&a.how, &eo, e);
+    if (rc == ERR_OK)
+        rc = request_opts_defaults(&a.ask, &d, e);
+    if (rc != ERR_OK)
+        goto out;
+    eo.top_k = MAX2(PROMPT_TOP_MAX, 2);
+    if (a.plan)
+        rc = run_plan(&a, &eo, e);
+    else if (a.batch)
+        rc = run_batch(&a, &eo, &d, env, e);
+    else if (a.prompt)
+        rc = run_once(&a, &eo, &d, env, e);
+    else
+        rc = run_text(&a, &eo, env, e);
+out:
+    opt_list_free(&positional);
+    request_opts_free(&a.ask, &d);
+    return rc;
+}

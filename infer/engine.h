@@ -1,0 +1,92 @@
+/* engine.h: loaded weights and the step.
+ *
+ * An engine is immutable after engine_new, but for its KV pages and scratch: one step at a time. A
+ * step is a list of pieces (a sequence's pages and some of its tokens: prefill, decode or verify),
+ * run as one batch; a row's bits do not depend on the rest of the batch. Nothing allocates in a
+ * step. The engine borrows the checkpoint only while it is being made.
+ */
+#ifndef ASSAY_INFER_ENGINE_H
+#define ASSAY_INFER_ENGINE_H
+
+#include "ckpt/checkpoint.h"
+#include "kernels/kernels.h"
+
+struct engine;
+
+struct engine_options {
+    struct kern_options kern;
+    int batch_tokens; /* most rows of a step; 0: 512 */
+    int batch_seqs;   /* most sequences of a step; 0: 64 */
+    /* Pages for this many tokens in all; 0: batch_seqs * ctx, but at most 2 GiB and half of the
+     * memory that is left, and at least one sequence of ctx. */
+    int64_t kv_tokens;
+    int64_t ctx;  /* longest sequence; 0: the model's own, at most 8192 */
+    int top_k;    /* top logits kept of each output row, 2 .. LOGITS_TOP_MAX; 0: 2 */
+    int out_rows; /* most rows with logits in a step; 0: batch_seqs */
+};
+
+/* Bytes before anything is loaded: weights, kv and scratch on the device; host is staging, host
+ * copies of logits and the bookkeeping of pages. */
+struct engine_plan {
+    uint64_t weights, kv, scratch, host;
+    int64_t pages;
+    int64_t ctx;
+    int batch_tokens, batch_seqs, out_rows, top_k;
+};
+/* Resolves the defaults and adds up; ERR_INPUT when the family or a tensor does not fit (strict:
+ * missing, extra and misshapen tensors are named), ERR_NOMEM saying by how much it does not fit. */
+MUST_USE enum err_code engine_plan(const struct checkpoint *c, const struct engine_options *o,
+                                   struct engine_plan *plan, struct err *e);
+MUST_USE enum err_code engine_new(struct engine **en, const struct checkpoint *c,
+                                  const struct engine_options *o, struct err *e);
+void engine_free(struct engine *en);
+const struct engine_plan *engine_get_plan(const struct engine *en);
+const struct hparams *engine_hparams(const struct engine *en);
+struct kern *engine_kern(const struct engine *en);
+/* SHA-256 hex of what decides bits: weights' hashes, hyperparameters, arithmetic; 64 digits. */
+const char *engine_fingerprint(const struct engine *en);
+
+struct step_piece {
+    const int32_t *ids; /* [n] */
+    int n;
+    int64_t pos;          /* position of ids[0]; earlier positions are in the pages */
+    const int32_t *pages; /* enough pages for pos + n tokens */
+    int n_pages;
+    int out_from; /* rows out_from .. n-1 give logits; n: none */
+};
+
+/* One output row; pointers live until the next step. */
+struct step_row {
+    int piece, index;    /* ids[index] of that piece: the logits predict position pos + index + 1 */
+    const float *logits; /* [n_vocab], NULL unless want_logits */
+    const int32_t *top_id; /* [k] */
+    const float *top;      /* [k] logits */
+    float lse;
+    uint64_t hash;
+};
+
+struct step {
+    const struct step_piece *pieces;
+    int n_pieces;
+    bool want_logits; /* bring whole rows to the host */
+    /* Out: rows in the order of pieces and indices. */
+    const struct step_row *rows;
+    int n_rows;
+};
+MUST_USE enum err_code engine_step(struct engine *en, struct step *s, struct err *e);
+
+/* Called after every operation of a step with the hash of each row of its output: trace level
+ * layers. NULL turns it off. layer -1 is outside the layers; "embed" and operations of layers have
+ * a row for each token, in the order of pieces; "final_norm" and "logits" one for each output row.
+ */
+typedef void (*engine_tap)(void *ctx, int layer, const char *op, int n_rows, const uint64_t *hash);
+void engine_set_tap(struct engine *en, engine_tap tap, void *ctx);
+
+/* Bytes of a page of one layer. */
+size_t engine_page_bytes(const struct engine *en);
+/* Copies one page of one layer to host memory: tests of invariance. */
+MUST_USE enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void *out,
+                                        struct err *e);
+MUST_USE enum err_code engine_zero_page(struct engine *en, int32_t page, struct err *e);
+
+#endif

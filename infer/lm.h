@@ -1,0 +1,36 @@
+/* lm.h: a model ready to talk: checkpoint, engine, tokenizer and chat template together.
+ *
+ * What `infer`, `compare` and `bench` open. Owns the four parts and the rules that join them:
+ * which tokens a prompt becomes, which ids end an answer, what decides the bits.
+ */
+#ifndef ASSAY_INFER_LM_H
+#define ASSAY_INFER_LM_H
+
+#include "infer/chat.h"
+#include "infer/engine.h"
+#include "infer/tokenizer.h"
+
+struct lm {
+    struct checkpoint *ckpt;
+    struct engine *engine;
+    struct tokenizer *tok;
+    struct chat_template *chat;               /* NULL: the model has none */
+    char tokenizer_sha[65], template_sha[65]; /* hex; template: of an empty text when none */
+    char fingerprint[65]; /* of all that decides an answer but its own request */
+};
+
+/* The plan is handed to on_plan (may be NULL) before anything is loaded. */
+typedef void (*lm_on_plan)(void *ctx, const char *path, const struct engine_plan *plan);
+MUST_USE enum err_code lm_open(struct lm **m, const char *path, const struct engine_options *o,
+                               lm_on_plan on_plan, void *ctx, struct err *e);
+void lm_close(struct lm *m);
+
+/* Raw text plus the tokenizer's own BOS. special: added tokens in the text are parsed. */
+MUST_USE enum err_code lm_encode_text(const struct lm *m, const char *text, size_t len,
+                                      bool special, struct token_list *out, struct err *e);
+/* messages rendered through the template with a generation prompt. extra: an object whose keys
+ * join the template's variables (tools, documents, chat_template_kwargs); may be NULL. */
+MUST_USE enum err_code lm_encode_chat(const struct lm *m, json_t *messages, const json_t *extra,
+                                      struct token_list *out, struct err *e);
+
+#endif

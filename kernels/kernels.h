@@ -1,0 +1,260 @@
+/* kernels.h: the contract between models and devices.
+ *
+ * One list of operations, one argument struct each; every backend fills the same table
+ * (kernels_private.h). docs/numerics.md states each formula: an operation's result is fixed to the
+ * bit by the arithmetic's name, whatever the backend, batch, threads or instruction set.
+ *
+ * Pointers in argument structs are device pointers of the kern they are given to. Shapes are
+ * row-major, rows are contiguous unless a stride (in elements) is given. `act` is the type of
+ * inputs of linear layers, of K, V and of attention's output: f32 in the f32 arithmetic, bf16 in
+ * mma90 (kern_act_bytes). Everything marked f32 is f32 in both. n_tok = rows of the step.
+ *
+ * No operation allocates. Errors are sticky: after a device error each later call returns it.
+ */
+#ifndef ASSAY_KERNELS_KERNELS_H
+#define ASSAY_KERNELS_KERNELS_H
+
+#include "ckpt/checkpoint.h"
+#include "common/err.h"
+
+enum kern_arith { KERN_F32, KERN_MMA90 };
+const char *kern_arith_name(enum kern_arith a); /* "f32", "mma90" */
+bool kern_arith_find(const char *name, enum kern_arith *a);
+
+struct kern;        /* one device and one arithmetic */
+struct kern_weight; /* a matrix in the backend's own order, still packed */
+
+struct kern_options {
+    const char *device; /* "cpu", "cuda:0", "auto" */
+    enum kern_arith arith;
+    int threads;     /* CPU; 0: par_default_threads */
+    const char *isa; /* CPU: "auto", "c", "avx2", "avx512"; a name this machine lacks is an error */
+};
+
+MUST_USE enum err_code kern_open(struct kern **k, const struct kern_options *o, struct err *e);
+void kern_close(struct kern *k);
+enum kern_arith kern_arith(const struct kern *k);
+size_t kern_act_bytes(const struct kern *k);   /* 4 or 2 */
+const char *kern_device(const struct kern *k); /* "cpu" */
+const char *kern_isa(const struct kern *k);    /* "avx2" */
+int kern_threads(const struct kern *k);
+/* Names of the instruction-set variants that run here, "c" first; NULL-ended. */
+const char *const *kern_isa_list(void);
+
+/* ---- memory: 64-byte aligned, zeroed -------------------------------------------------------- */
+MUST_USE enum err_code kern_alloc(struct kern *k, size_t bytes, void **p, struct err *e);
+void kern_free(struct kern *k, void *p);
+MUST_USE enum err_code kern_upload(struct kern *k, void *dst, const void *src, size_t bytes,
+                                   struct err *e);
+MUST_USE enum err_code kern_download(struct kern *k, void *dst, const void *src, size_t bytes,
+                                     struct err *e);
+MUST_USE enum err_code kern_zero(struct kern *k, void *dst, size_t bytes, struct err *e);
+
+/* ---- weights --------------------------------------------------------------------------------- */
+/* Stacks the rows of n parts (same K, same encoding and format) into one matrix. GGML blocks with
+ * an exact affine form are taken as that; other GGML types and dense f16/f32 are dense. */
+MUST_USE enum err_code kern_weight_load(struct kern *k, const struct ckpt_weight *const *parts,
+                                        int n, struct kern_weight **w, struct err *e);
+void kern_weight_free(struct kern *k, struct kern_weight *w);
+/* Device bytes that the load will take: the memory plan. */
+size_t kern_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n);
+int64_t kern_weight_rows(const struct kern_weight *w);
+int64_t kern_weight_k(const struct kern_weight *w);
+
+/* ---- paged KV ---------------------------------------------------------------------------------
+ */
+#define KERN_PAGE 64 /* tokens of a page */
+/* Bytes of one page of one layer, K and V together. The order inside is the backend's own; a page
+ * is a pure function of the tokens written to it (and zero where none was), so pages with equal
+ * tokens can be compared bytewise. */
+size_t kern_page_bytes(const struct kern *k, int n_kv, int head_dim);
+
+/* Where each row of a step stands. All arrays are device memory. */
+struct kern_rows {
+    int n_tok;
+    const int32_t *id;    /* [n_tok] token */
+    const int32_t *pos;   /* [n_tok] absolute position, from 0 */
+    const int32_t *seq;   /* [n_tok] row of the page table */
+    const int32_t *pages; /* [n_seq][pages_max] page numbers in ascending position */
+    int n_seq, pages_max;
+};
+
+/* ---- operations -------------------------------------------------------------------------------
+ */
+
+/* out[t] = scale * weight row id[t], f32 [n_tok, K]. mma90: the row's rule-1 bf16 values. */
+struct embed_args {
+    const struct kern_rows *rows;
+    const struct kern_weight *w;
+    float scale;
+    float *out;
+};
+
+/* out_p[t, :] = x[t, :] * W_p^T + bias_p for up to three matrices that share the input; f32. */
+#define LINEAR_PARTS_MAX 3
+struct linear_part {
+    const struct kern_weight *w;
+    const float *bias; /* [rows] or NULL */
+    float *out;        /* rows [n_tok] of out_stride elements */
+    int64_t out_stride;
+};
+struct linear_args {
+    int n_tok;
+    const void *x; /* act [n_tok, K], rows of x_stride elements */
+    int64_t x_stride;
+    int n_parts;
+    struct linear_part part[LINEAR_PARTS_MAX];
+};
+
+/* If add: h[t] += add[t] (one rounding), written back to h. Then out = act(h * rsqrt(mean(h^2) +
+ * eps) * w), or f32 with out_f32. Rows may be heads of a wider row: row r of n_rows starts at
+ * (r / inner) * stride + (r % inner) * d in h, and likewise with out_stride in out. */
+struct rms_norm_args {
+    int64_t n_rows, inner, stride, out_stride;
+    int64_t d;
+    float *h;
+    const float *add; /* as h, or NULL */
+    const float *w;   /* [d] */
+    float eps;
+    bool plus_one; /* weight is 1 + w, formed in f32 */
+    bool out_f32;
+    void *out; /* may be h itself with out_f32 */
+};
+
+/* Rotates q and k by the table and stores k and v in the pages of their positions. */
+struct rope_kv_args {
+    const struct kern_rows *rows;
+    int n_head, n_kv, head_dim, rot_dim; /* first rot_dim dims rotate, halves paired */
+    const float *q, *k, *v;              /* f32, rows of `stride` elements */
+    int64_t stride;
+    const float *cos_sin; /* [positions][rot_dim] : rot_dim/2 cosines, then sines */
+    void *q_out;          /* act [n_tok, n_head * head_dim] */
+    void *kv;             /* the layer's pages */
+};
+
+/* Causal attention of each row over the pages of its sequence, positions 0..pos[t]. */
+struct attention_args {
+    const struct kern_rows *rows;
+    int n_head, n_kv, head_dim;
+    const void *q; /* act [n_tok, n_head * head_dim] */
+    const void *kv;
+    float scale;
+    int window;         /* 0: all; W: only 0 <= pos - key < W */
+    float softcap;      /* 0: none */
+    const float *sinks; /* [n_head] or NULL */
+    void *out;          /* act [n_tok, n_head * head_dim] */
+};
+
+/* out = act(f(gate) * up), [n_rows, d] from two f32 inputs with a common stride. */
+struct act_mul_args {
+    int64_t n_rows, d, stride;
+    enum act_kind act;
+    const float *gate, *up;
+    void *out; /* act [n_rows, d] */
+};
+
+/* h[i] += x[i], one rounding; n elements. */
+struct add_args {
+    int64_t n;
+    float *h;
+    const float *x;
+};
+
+/* Top experts of each row: logits f32 [n_tok, n_expert], ties to the lower index, weights by
+ * softmax over the chosen (after_topk) or over all, then renormalised when norm says so. Also the
+ * stable order of (token, slot) pairs by expert. */
+struct route_args {
+    int n_tok, n_expert, n_used;
+    const float *logits;
+    bool softmax_first, norm;
+    int32_t *expert; /* [n_tok, n_used] */
+    float *weight;   /* [n_tok, n_used] */
+    int32_t *order;  /* [n_tok * n_used] pair numbers t * n_used + slot, sorted by expert */
+    int32_t *first;  /* [n_expert + 1] where each expert's pairs start in order */
+};
+
+/* out[pair] = x[pair / x_div] * W_expert^T + bias_expert, f32 [n_pairs, rows]. The matrix stacks
+ * n_expert matrices of `rows` rows. x_div = n_used for the first product, 1 for the second. */
+struct expert_linear_args {
+    int n_pairs, n_expert, x_div;
+    const int32_t *order, *first;
+    const void *x; /* act */
+    const struct kern_weight *w;
+    const float *bias; /* [n_expert, rows] or NULL */
+    float *out;
+    int64_t rows, out_stride;
+};
+
+/* out[t] = sum over slots, ascending, of weight * y[pair]; f32 [n_tok, d]. */
+struct combine_args {
+    int n_tok, n_used;
+    int64_t d;
+    const float *y, *weight;
+    float *out;
+};
+
+/* out[i] = in[row[i]], f32 [n, d]. */
+struct gather_args {
+    int n;
+    int64_t d;
+    const int32_t *row;
+    const float *in;
+    float *out;
+};
+
+/* Softcap in place (0: none), then per row of logits f32 [n, n_vocab]: the k largest in order
+ * (ties to the lower id), log-sum-exp, and the row hash of the bits (common/hash.h). */
+#define LOGITS_TOP_MAX 64
+struct logits_args {
+    int n;
+    int64_t n_vocab;
+    float softcap;
+    float *logits;
+    int k;           /* 2..LOGITS_TOP_MAX: the margin needs two */
+    int32_t *top_id; /* [n, k] */
+    float *top;      /* [n, k] logits */
+    float *lse;      /* [n] */
+    uint64_t *hash;  /* [n] */
+};
+
+/* hash[r] of `bytes_per` 4- or 2-byte words of each row: trace level layers. */
+struct row_hash_args {
+    int64_t n_rows, d, stride;
+    int word_bytes; /* 4 or 2 */
+    const void *x;
+    uint64_t *hash; /* [n_rows] */
+};
+
+/*      name            argument struct */
+#define KERN_OPS(X)                                                                                \
+    X(embed)                                                                                       \
+    X(linear)                                                                                      \
+    X(rms_norm)                                                                                    \
+    X(rope_kv)                                                                                     \
+    X(attention)                                                                                   \
+    X(act_mul)                                                                                     \
+    X(add)                                                                                         \
+    X(route)                                                                                       \
+    X(expert_linear)                                                                               \
+    X(combine)                                                                                     \
+    X(gather)                                                                                      \
+    X(logits)                                                                                      \
+    X(row_hash)
+
+/* kern_embed(k, &args, e) and so on: arguments are validated once, for all backends. */
+#define X(op)                                                                                      \
+    MUST_USE enum err_code kern_##op(struct kern *k, const struct op##_args *a, struct err *e);
+KERN_OPS(X)
+#undef X
+
+/* Bytes of scratch that the operations need for steps of at most n_tok rows; taken at open of an
+ * engine through kern_reserve, so that no step allocates. */
+struct kern_limits {
+    int n_tok, n_seq, pages_max, n_head, head_dim;
+    int64_t k_max; /* longest input row of any linear */
+    int64_t rows_max;
+};
+size_t kern_scratch_bytes(const struct kern *k, const struct kern_limits *l);
+MUST_USE enum err_code kern_reserve(struct kern *k, const struct kern_limits *l, struct err *e);
+
+#endif

@@ -1,0 +1,108 @@
+/* kernels_private.h: what backends share: the function table, the heads of a kern and of a weight,
+ * the reader of weight sources, and the faults that tests plant.
+ *
+ * kernels.c validates the arguments of every operation and keeps the sticky error; a backend's
+ * function may rely on both. A backend embeds struct kern and struct kern_weight as the first
+ * member of its own structs and casts.
+ */
+#ifndef ASSAY_KERNELS_KERNELS_PRIVATE_H
+#define ASSAY_KERNELS_KERNELS_PRIVATE_H
+
+#include "kernels/kernels.h"
+
+/* ---- geometry fixed by the arithmetic (docs/numerics.md) ------------------------------------- */
+#define KERN_SPLIT    256 /* keys of an attention split, at absolute multiples */
+#define KERN_TILE     64  /* keys of an online-softmax tile; equals KERN_PAGE */
+#define KERN_HEAD_MAX 512 /* longest head_dim */
+
+/* Length of a chunk of rule 2; the last of a row may be shorter. */
+static inline int64_t kern_chunk(int64_t k)
+{
+    return k <= 1024 ? 256 : 512;
+}
+
+/* ---- the table --------------------------------------------------------------------------------
+ */
+struct kern_table {
+    void (*close)(struct kern *k);
+    enum err_code (*alloc)(struct kern *k, size_t bytes, void **p, struct err *e);
+    void (*free)(struct kern *k, void *p);
+    enum err_code (*upload)(struct kern *k, void *dst, const void *src, size_t bytes,
+                            struct err *e);
+    enum err_code (*download)(struct kern *k, void *dst, const void *src, size_t bytes,
+                              struct err *e);
+    enum err_code (*zero)(struct kern *k, void *dst, size_t bytes, struct err *e);
+    enum err_code (*weight_load)(struct kern *k, const struct ckpt_weight *const *parts, int n,
+                                 struct kern_weight **w, struct err *e);
+    void (*weight_free)(struct kern *k, struct kern_weight *w);
+    size_t (*weight_bytes)(const struct kern *k, const struct ckpt_weight *const *parts, int n);
+    size_t (*page_bytes)(const struct kern *k, int n_kv, int head_dim);
+    size_t (*scratch_bytes)(const struct kern *k, const struct kern_limits *l);
+    enum err_code (*reserve)(struct kern *k, const struct kern_limits *l, struct err *e);
+#define X(op) enum err_code (*op)(struct kern *, const struct op##_args *, struct err *);
+    KERN_OPS(X)
+#undef X
+};
+
+struct kern {
+    const struct kern_table *table;
+    enum kern_arith arith;
+    int threads;
+    const char *isa; /* static text */
+    char device[16];
+    enum err_code failed; /* ERR_OK, or what every later call returns with `failure` */
+    struct err failure;
+};
+
+/* Backends open themselves by these; o->device has been matched already. */
+enum err_code cpu_open(struct kern **k, const struct kern_options *o, struct err *e);
+const char *const *cpu_isa_list(void);
+
+/* ---- weights ----------------------------------------------------------------------------------
+ */
+struct kern_weight {
+    int64_t rows, k;
+    bool affine;      /* else dense */
+    struct qformat q; /* affine */
+    enum dtype dtype; /* dense: DT_BF16, DT_F16, DT_F32 as it is in memory */
+    size_t bytes;     /* device bytes, as kern_weight_bytes promised */
+};
+
+/* A stack of checkpoint weights seen as one matrix with one format. */
+struct kern_source {
+    const struct ckpt_weight *const *parts;
+    int n;
+    int64_t rows, k;
+    bool affine;
+    struct qformat q; /* f16 and f32 scales mixed become f32: the values are the same */
+    enum dtype dtype; /* dense: the stored type; f32 for GGML types without an affine form */
+};
+
+/* Fails with found and expected when the parts do not fit together or cannot be decoded. */
+MUST_USE enum err_code kern_source_init(struct kern_source *s,
+                                        const struct ckpt_weight *const *parts, int n,
+                                        struct err *e);
+/* Row r of an affine source in MLX order: codes qformat_row_bytes(q, k), scales and biases k /
+ * group values of q.scale each. */
+void kern_source_affine_row(const struct kern_source *s, int64_t r, uint8_t *codes, uint8_t *scales,
+                            uint8_t *biases);
+/* Row r of a dense source as it is stored (s->dtype), k elements. */
+MUST_USE enum err_code kern_source_dense_row(const struct kern_source *s, int64_t r, void *out,
+                                             struct err *e);
+
+/* ---- faults for tests -------------------------------------------------------------------------
+ */
+/* Each breaks one promise of the contract on purpose, so that the tests of the promise can be seen
+ * to fail. Never set outside tests. */
+enum kern_fault {
+    KERN_FAULT_NONE,
+    KERN_FAULT_CHUNK_ORDER, /* chunk sums added descending when a step has more than one row */
+    KERN_FAULT_SPLIT_EDGE,  /* attention splits begin a tile early when a step has more than one row
+                             */
+    KERN_FAULT_NEIGHBOUR,   /* a row takes up zero times the row before it */
+    KERN_FAULT_THREAD_ORDER /* threads other than the first add chunk sums descending */
+};
+void kern_plant(enum kern_fault f);
+enum kern_fault kern_planted(void);
+
+#endif
