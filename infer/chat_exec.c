@@ -70,7 +70,7 @@ static struct chat_value *variable(struct chat_scope *s, const struct chat_node 
 static enum err_code unpack(struct chat_run *r, struct chat_scope *s,
                             const struct chat_node *target, const struct chat_value *v)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     struct chat_value item, extra;
     struct chat_value list;
     CHAT_TRY(chat_list_new(r, target->list.n, &list));
@@ -188,7 +188,7 @@ static enum err_code loop_body(struct chat_run *r, const struct chat_node *n,
 static enum err_code exec_for(struct chat_run *r, const struct chat_node *n)
 {
     struct chat_value over, loop;
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     struct chat_scope *s;
     bool none = true;
     CHAT_TRY(chat_eval(r, n->b, &over));
@@ -314,8 +314,8 @@ static enum err_code exec_caller(struct chat_run *r, const struct chat_node *n)
 
 static enum err_code exec_generation(struct chat_run *r, const struct chat_node *n)
 {
-    struct chat_value fn, v;
-    struct chat_args args = {0};
+    struct chat_value fn = {0}, v;
+    const struct chat_args args = {0};
     CHAT_TRY(macro_new(r, n, "generation", &fn));
     CHAT_TRY(chat_macro_call(r, fn.u.macro, &args, &v));
     return chat_put_value(r, &r->out, &v);

@@ -31,10 +31,11 @@ static enum err_code g_range(FUNC_ARGS)
     int64_t start = args->n == 1 ? 0 : i[0], stop = args->n == 1 ? i[0] : i[1], step = i[2];
     if (step == 0)
         return chat_fail(r, "range with step zero");
-    /* 128 bits, so that no pair of bounds wraps. */
-    __int128 span = step > 0 ? (__int128)stop - start : (__int128)start - stop;
-    __int128 width = step > 0 ? (__int128)step : -(__int128)step;
-    __int128 n = span > 0 ? (span - 1) / width + 1 : 0;
+    /* Unsigned, so that no pair of bounds wraps. */
+    uint64_t span = 0, width = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
+    if (step > 0 ? stop > start : stop < start)
+        span = step > 0 ? (uint64_t)stop - (uint64_t)start : (uint64_t)start - (uint64_t)stop;
+    uint64_t n = span ? (span - 1) / width + 1 : 0;
     if (n > CHAT_RANGE_MAX)
         return chat_fail(r, "range of more than %d items", CHAT_RANGE_MAX);
     struct chat_range *g = chat_alloc(r, sizeof *g);

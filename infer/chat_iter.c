@@ -381,7 +381,7 @@ enum err_code chat_iter_next(struct chat_run *r, struct chat_iter *it, struct ch
 enum err_code chat_iter_list(struct chat_run *r, const struct chat_value *v,
                              struct chat_value *out)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     struct chat_value item;
     CHAT_TRY(chat_iter_open(r, v, &it));
     CHAT_TRY(chat_list_new(r, 0, out));
@@ -397,7 +397,7 @@ enum err_code chat_iter_reversed(struct chat_run *r, const struct chat_value *v,
                                  struct chat_value *out)
 {
     struct chat_value list = *v;
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     if (v->type != CHAT_LIST && v->type != CHAT_TUPLE)
         CHAT_TRY(chat_iter_list(r, v, &list));
     CHAT_TRY(iter_new(r, ITER_BACKWARD, &list, &it));
@@ -413,7 +413,7 @@ enum err_code chat_iter_reversed(struct chat_run *r, const struct chat_value *v,
 enum err_code chat_iter_lazy(struct chat_run *r, enum chat_lazy how, const struct chat_value *in,
                              const struct chat_args *args, struct chat_value *out)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     CHAT_TRY(iter_new(r, ITER_LAZY, in, &it));
     it->how = how;
     it->args = *args;
@@ -424,7 +424,7 @@ enum err_code chat_iter_lazy(struct chat_run *r, enum chat_lazy how, const struc
 enum err_code chat_iter_unique(struct chat_run *r, const struct chat_value *in,
                                const struct chat_value *attr, bool fold, struct chat_value *out)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     CHAT_TRY(iter_new(r, ITER_UNIQUE, in, &it));
     it->attr = *attr;
     it->fold = fold;
@@ -435,7 +435,7 @@ enum err_code chat_iter_unique(struct chat_run *r, const struct chat_value *in,
 enum err_code chat_iter_items(struct chat_run *r, const struct chat_value *in,
                               struct chat_value *out)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     CHAT_TRY(iter_new(r, ITER_ITEMS, in, &it));
     *out = (struct chat_value){.type = CHAT_ITER, .u.iter = it};
     return ERR_OK;

@@ -352,7 +352,7 @@ enum err_code chat_str_join(struct chat_run *r, const struct chat_value *sep,
                             const struct chat_value *items, bool convert, struct chat_value *out)
 {
     struct chat_buf *b = NULL;
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     struct chat_value item, text;
     CHAT_TRY(chat_iter_open(r, items, &it));
     for (bool first = true;; first = false) {

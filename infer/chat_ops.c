@@ -234,7 +234,7 @@ enum err_code chat_negate(struct chat_run *r, const struct chat_value *a, bool m
 static enum err_code contains_item(struct chat_run *r, const struct chat_value *in,
                                    const struct chat_value *item, bool *out)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     struct chat_value v;
     *out = false;
     CHAT_TRY(chat_iter_open(r, in, &it));
@@ -512,7 +512,7 @@ static enum err_code slice_text(struct chat_run *r, const struct chat_value *obj
 enum err_code chat_slice(struct chat_run *r, const struct chat_value *obj,
                          const struct chat_value bounds[3], struct chat_value *out)
 {
-    struct chat_range g;
+    struct chat_range g = {0};
     int64_t n;
     if (obj->type == CHAT_UNDEF)
         return undefined_object(r, obj);

@@ -147,7 +147,7 @@ static enum err_code analyze_list(struct path *p, const struct chat_nodes *l)
     return ERR_OK;
 }
 
-static enum err_code fork(const struct path *p, const struct chat_nodes *l, struct path *out)
+static enum err_code branch(const struct path *p, const struct chat_nodes *l, struct path *out)
 {
     *out = *p;
     out->syms = chat_array(p->r, p->n + 1, sizeof *out->syms);
@@ -197,9 +197,9 @@ static enum err_code analyze_if(struct path *p, const struct chat_node *n)
 {
     struct path branches[3];
     CHAT_TRY(analyze(p, n->a));
-    CHAT_TRY(fork(p, &n->list, &branches[0]));
-    CHAT_TRY(fork(p, &n->list2, &branches[1]));
-    CHAT_TRY(fork(p, &n->list3, &branches[2]));
+    CHAT_TRY(branch(p, &n->list, &branches[0]));
+    CHAT_TRY(branch(p, &n->list2, &branches[1]));
+    CHAT_TRY(branch(p, &n->list3, &branches[2]));
     return merge(p, branches);
 }
 

@@ -28,7 +28,7 @@ static enum err_code f_items(FILTER_ARGS)
 
 static enum err_code f_first(FILTER_ARGS)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     CHAT_TRY(chat_bind(r, args, "first", "", NULL));
     CHAT_TRY(chat_iter_open(r, in, &it));
     CHAT_TRY(chat_iter_next(r, it, out));
@@ -233,7 +233,7 @@ static enum err_code extreme(struct chat_run *r, const struct chat_value *in,
                              const struct chat_args *args, bool most, struct chat_value *out)
 {
     struct chat_value v[2], item, key, best;
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     bool sensitive = false;
     CHAT_TRY(chat_bind(r, args, "min", "case_sensitive attribute", v));
     CHAT_TRY(chat_truth(r, &v[0], &sensitive));
@@ -269,7 +269,7 @@ static enum err_code f_max(FILTER_ARGS)
 static enum err_code f_sum(FILTER_ARGS)
 {
     struct chat_value v[2], item, one;
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     CHAT_TRY(chat_bind(r, args, "sum", "attribute start", v));
     CHAT_TRY(chat_iter_open(r, in, &it));
     *out = v[1].type == CHAT_MISSING ? chat_int(0) : v[1];
