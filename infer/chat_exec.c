@@ -162,8 +162,8 @@ static enum err_code loop_next(struct chat_run *r, struct chat_loop *l, struct c
     return ERR_OK;
 }
 
-static enum err_code loop_body(struct chat_run *r, const struct chat_node *n,
-                               struct chat_scope *s, const struct chat_value *loop, bool *none)
+static enum err_code loop_body(struct chat_run *r, const struct chat_node *n, struct chat_scope *s,
+                               const struct chat_value *loop, bool *none)
 {
     struct chat_value item;
     for (;;) {
@@ -408,8 +408,8 @@ static enum err_code bind_rest(struct chat_run *r, const struct chat_macro *m,
     if (n->accepts_kwargs)
         s->v[f->kwargs_slot] = rest;
     if (!n->accepts_varargs && args->n > n->list.n)
-        return chat_fail(r, "macro '%s' takes at most %zu arguments, found %zu", m->name,
-                         n->list.n, args->n);
+        return chat_fail(r, "macro '%s' takes at most %zu arguments, found %zu", m->name, n->list.n,
+                         args->n);
     if (!n->accepts_varargs)
         return ERR_OK;
     CHAT_TRY(chat_list_new(r, 0, &rest));

@@ -67,8 +67,7 @@ bool chat_iterable(const struct chat_value *v)
     }
 }
 
-enum err_code chat_iter_open(struct chat_run *r, const struct chat_value *v,
-                             struct chat_iter **out)
+enum err_code chat_iter_open(struct chat_run *r, const struct chat_value *v, struct chat_iter **out)
 {
     switch (v->type) {
     case CHAT_UNDEF:
@@ -157,8 +156,8 @@ enum err_code chat_attr_path(struct chat_run *r, const struct chat_value *item,
             *out = *missing;
         at = end + 1;
     }
-    if (!chat_is_str(path) && out->type == CHAT_UNDEF && missing &&
-        missing->type != CHAT_MISSING && missing->type != CHAT_NONE)
+    if (!chat_is_str(path) && out->type == CHAT_UNDEF && missing && missing->type != CHAT_MISSING &&
+        missing->type != CHAT_NONE)
         *out = *missing;
     return ERR_OK;
 }
@@ -378,8 +377,7 @@ enum err_code chat_iter_next(struct chat_run *r, struct chat_iter *it, struct ch
     return rc;
 }
 
-enum err_code chat_iter_list(struct chat_run *r, const struct chat_value *v,
-                             struct chat_value *out)
+enum err_code chat_iter_list(struct chat_run *r, const struct chat_value *v, struct chat_value *out)
 {
     struct chat_iter *it = NULL;
     struct chat_value item;

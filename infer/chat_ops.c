@@ -331,6 +331,10 @@ static enum err_code own_attr(struct chat_run *r, const struct chat_value *obj,
     }
     if (obj->type == CHAT_LOOP)
         return chat_loop_attr(r, obj, name, out);
+    if (obj->type == CHAT_CYCLER && chat_str_is(name, "current")) {
+        *out = obj->u.cycler->items->v[obj->u.cycler->pos];
+        return ERR_OK;
+    }
     if (obj->type == CHAT_MACRO && chat_str_is(name, "name"))
         return chat_str_new(r, obj->u.macro->name, strlen(obj->u.macro->name), 0, out);
     if (!chat_method_find(obj, name, &m))

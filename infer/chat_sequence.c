@@ -1,8 +1,8 @@
 /* chat_sequence.c: filters of sequences: select, map, sort, join and their kin. */
 #include "infer/chat_private.h"
 
-#define FILTER_ARGS                                                                               \
-    struct chat_run *r, const struct chat_value *in, const struct chat_args *args,                \
+#define FILTER_ARGS                                                                                \
+    struct chat_run *r, const struct chat_value *in, const struct chat_args *args,                 \
         struct chat_value *out
 
 static enum err_code f_length(FILTER_ARGS)
@@ -161,8 +161,7 @@ static enum err_code sort_keyed(struct chat_run *r, struct keyed *v, size_t n, b
 
 /* The value or values that one item is sorted by: several paths make a list. */
 static enum err_code sort_key(struct chat_run *r, const struct chat_value *item,
-                              const struct chat_value *attr, bool sensitive,
-                              struct chat_value *out)
+                              const struct chat_value *attr, bool sensitive, struct chat_value *out)
 {
     if (!chat_is_str(attr) || !memchr(chat_text(&attr->u.s), ',', attr->u.s.len)) {
         CHAT_TRY(chat_attr_path(r, item, attr, NULL, out));

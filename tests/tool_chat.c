@@ -119,7 +119,8 @@ int main(int argc, char **argv)
     for (int i = 3; i < argc; i++) {
         if (strcmp(argv[i], "--spans") == 0)
             spans = true;
-        else if (strcmp(argv[i], "--trusted") == 0 && i + 1 < argc && n_trusted < ARRAY_LEN(trusted))
+        else if (strcmp(argv[i], "--trusted") == 0 && i + 1 < argc &&
+                 n_trusted < ARRAY_LEN(trusted))
             trusted[n_trusted++] = argv[++i];
         else
             return usage();

@@ -10,6 +10,7 @@ replaced by unique text, and exactly its bytes are untrusted. Then expression an
 import argparse
 import copy
 import datetime
+import functools
 import glob
 import json
 import os
@@ -68,10 +69,15 @@ def environment():
 ENV = environment()
 
 
+@functools.lru_cache(maxsize=4)
+def python_template(text):
+    return ENV.from_string(text)
+
+
 def python_render(template, variables):
     """(text, None) or (None, why)."""
     try:
-        return ENV.from_string(template).render(**variables), None
+        return python_template(template).render(**variables), None
     except RecursionError as e:
         return None, f"RecursionError: {e}"
     except Exception as e:  # whatever Python raises is a refusal
