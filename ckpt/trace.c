@@ -14,6 +14,7 @@ void trace_record_free(struct trace_record *r)
 {
     free(r->custom_id);
     free(r->text);
+    free(r->prompt_ids);
     free(r->tok);
     *r = (struct trace_record){.n = 0};
 }
@@ -114,10 +115,13 @@ enum err_code trace_writer_record(struct trace_writer *w, const struct trace_rec
     struct strbuf *b = &w->line;
     strbuf_puts(b, "{\"custom_id\":");
     json_put_string(b, r->custom_id, strlen(r->custom_id));
-    strbuf_printf(b, ",\"turn\":%d,\"prompt\":\"%s\",\"n_prompt\":%lld,\"finish\":\"%s\",\"text\":",
-                  r->turn, r->prompt, (long long)r->n_prompt, r->finish);
+    strbuf_printf(b, ",\"turn\":%d,\"prompt\":\"%s\",\"finish\":\"%s\",\"text\":", r->turn,
+                  r->prompt, r->finish);
     json_put_string(b, r->text ? r->text : "", r->text_len);
-    strbuf_puts(b, ",\"ids\":[");
+    strbuf_puts(b, ",\"prompt_ids\":[");
+    for (int64_t i = 0; i < r->n_prompt; i++)
+        strbuf_printf(b, "%s%d", i ? "," : "", r->prompt_ids[i]);
+    strbuf_puts(b, "],\"ids\":[");
     for (size_t i = 0; i < r->n; i++)
         strbuf_printf(b, "%s%d", i ? "," : "", r->tok[i].id);
     strbuf_puts(b, "],\"logprob\":[");
@@ -286,6 +290,30 @@ static bool read_token(const json_t *o, size_t i, struct trace_token *t)
            read_top(json_array_get(json_object_get(o, "top"), i), t);
 }
 
+static enum err_code read_prompt_ids(const json_t *o, struct trace_record *r, struct err *e)
+{
+    json_t *list = NULL;
+    char hex[65];
+    enum err_code rc = json_get_array(o, "prompt_ids", JSON_REQUIRED, &list, e);
+    if (rc != ERR_OK)
+        return rc;
+    r->n_prompt = (int64_t)json_array_size(list);
+    r->prompt_ids = calloc((size_t)r->n_prompt + 1, sizeof *r->prompt_ids);
+    if (!r->prompt_ids)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    for (int64_t i = 0; i < r->n_prompt; i++) {
+        const json_t *v = json_array_get(list, (size_t)i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
+            return err_set(e, ERR_INPUT, "key 'prompt_ids'[%lld]: expected a token id",
+                           (long long)i);
+        r->prompt_ids[i] = (int32_t)json_integer_value(v);
+    }
+    trace_prompt_hash(r->prompt_ids, (size_t)r->n_prompt, hex);
+    if (strcmp(hex, r->prompt) != 0)
+        return err_set(e, ERR_INPUT, "key 'prompt': the hash is not that of prompt_ids");
+    return ERR_OK;
+}
+
 static enum err_code read_record(const json_t *o, struct trace_record *r, struct err *e)
 {
     const char *id = NULL, *text = NULL;
@@ -297,9 +325,9 @@ static enum err_code read_record(const json_t *o, struct trace_record *r, struct
     if (rc == ERR_OK)
         rc = json_get_int(o, "turn", JSON_REQUIRED, 0, INT32_MAX, &turn, e);
     if (rc == ERR_OK)
-        rc = json_get_int(o, "n_prompt", JSON_REQUIRED, 0, INT32_MAX, &r->n_prompt, e);
-    if (rc == ERR_OK)
         rc = get_hex(o, "prompt", r->prompt, e);
+    if (rc == ERR_OK)
+        rc = read_prompt_ids(o, r, e);
     if (rc == ERR_OK)
         rc = get_short(o, "finish", r->finish, sizeof r->finish, e);
     if (rc == ERR_OK)

@@ -37,6 +37,7 @@ struct trace_record {
     char *custom_id;
     int turn;
     char prompt[65]; /* SHA-256 hex of the prompt's ids, little-endian i32 */
+    int32_t *prompt_ids;
     int64_t n_prompt;
     char finish[8];
     char *text;

@@ -133,6 +133,7 @@ static void trace_answer(struct batch *b, const struct job *j, const struct answ
     struct err e = {.text = ""};
     struct trace_record r = {.custom_id = j->req->custom_id,
                              .turn = (int)j->turn,
+                             .prompt_ids = j->prompt.ids,
                              .n_prompt = a->n_prompt,
                              .text = a->text.len ? a->text.data : (char *)"",
                              .text_len = a->text.len,

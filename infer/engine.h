@@ -17,14 +17,16 @@ struct engine_options {
     struct kern_options kern;
     int batch_tokens; /* most rows of a step; 0: 512 */
     int batch_seqs;   /* most sequences of a step; 0: 64 */
-    int64_t
-        kv_tokens; /* pages for this many tokens in all; 0: batch_seqs * ctx, capped by memory */
-    int64_t ctx;   /* longest sequence; 0: the model's own, at most 8192 */
-    int top_k;     /* top logits kept of each output row; 0: 2 */
-    int out_rows;  /* most rows with logits in a step; 0: batch_seqs */
+    /* Pages for this many tokens in all; 0: batch_seqs * ctx, but at most 2 GiB and half of the
+     * memory that is left, and at least one sequence of ctx. */
+    int64_t kv_tokens;
+    int64_t ctx;  /* longest sequence; 0: the model's own, at most 8192 */
+    int top_k;    /* top logits kept of each output row, 2 .. LOGITS_TOP_MAX; 0: 2 */
+    int out_rows; /* most rows with logits in a step; 0: batch_seqs */
 };
 
-/* Bytes before anything is loaded. */
+/* Bytes before anything is loaded: weights, kv and scratch on the device; host is staging, host
+ * copies of logits and the bookkeeping of pages. */
 struct engine_plan {
     uint64_t weights, kv, scratch, host;
     int64_t pages;
@@ -74,11 +76,15 @@ struct step {
 MUST_USE enum err_code engine_step(struct engine *en, struct step *s, struct err *e);
 
 /* Called after every operation of a step with the hash of each row of its output: trace level
- * layers. NULL turns it off. */
+ * layers. NULL turns it off. layer -1 is outside the layers; "embed" and operations of layers have
+ * a row for each token, in the order of pieces; "final_norm" and "logits" one for each output row.
+ */
 typedef void (*engine_tap)(void *ctx, int layer, const char *op, int n_rows, const uint64_t *hash);
 void engine_set_tap(struct engine *en, engine_tap tap, void *ctx);
 
-/* Copies one page of one layer to host memory of kern_page_bytes: tests of invariance. */
+/* Bytes of a page of one layer. */
+size_t engine_page_bytes(const struct engine *en);
+/* Copies one page of one layer to host memory: tests of invariance. */
 MUST_USE enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void *out,
                                         struct err *e);
 MUST_USE enum err_code engine_zero_page(struct engine *en, int32_t page, struct err *e);

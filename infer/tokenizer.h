@@ -4,7 +4,13 @@
  * immutable after, safe to share between threads (each call brings its own scratch). Covers
  * byte-level BPE and SentencePiece-style BPE with byte fallback, with the normalizers,
  * pre-tokenizers, post-processors and decoders of docs/formats.md; anything else is refused by
- * name when it is opened.
+ * name when it is opened. Ids and texts are those of the Python tokenizers library for the same
+ * file, with two exceptions: 'truncation' and 'padding' of the file are not applied, and plain
+ * text is never merged into a control token, even where the vocabulary would allow it.
+ *
+ * A tokenizer.json made from a GGUF needs nothing beyond the library's format: merges as pairs
+ * (tokens may hold spaces), control tokens as special added tokens, user-defined ones as added
+ * tokens that are not special, all with normalized, lstrip, rstrip and single_word false.
  */
 #ifndef ASSAY_INFER_TOKENIZER_H
 #define ASSAY_INFER_TOKENIZER_H
@@ -14,6 +20,7 @@
 #include "common/str.h"
 
 struct tokenizer;
+struct tok_decode;
 
 /* Growable list of ids; free ids with free(). */
 struct token_list {
@@ -27,11 +34,16 @@ void token_list_free(struct token_list *l);
 MUST_USE enum err_code tokenizer_new(struct tokenizer **t, const char *json, size_t len,
                                      const json_t *config, struct err *e);
 void tokenizer_free(struct tokenizer *t);
+/* Makes control tokens of the added tokens that are not special, not blank, and occur in a chat
+ * template's source: <tool_call> in a prompt is then text. Before the tokenizer is shared. */
+MUST_USE enum err_code tokenizer_guard(struct tokenizer *t, const char *chat_template, size_t len,
+                                       struct err *e);
 
 enum tokenizer_flags {
     TOK_ADD_SPECIAL = 1,  /* what the post-processor adds: BOS, EOS */
-    TOK_PARSE_SPECIAL = 2 /* special added tokens written in the text become their ids; without it
-                             they are encoded as ordinary text. Added tokens that are not special
+    TOK_PARSE_SPECIAL = 2 /* control tokens written in the text become their ids; without it they
+                             are encoded as ordinary text. Control tokens are the special added
+                             tokens and those that tokenizer_guard has named; other added tokens
                              are always found. */
 };
 
@@ -45,27 +57,27 @@ struct tok_span {
 /* text must be well-formed UTF-8 (ERR_INPUT with the offset). Appends to out. */
 MUST_USE enum err_code tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
                                         int flags, struct token_list *out, struct err *e);
-/* The spans are one text; special tokens are recognised only where they lie wholly inside trusted
- * spans. This is how rendered chat templates are encoded: prompt text never becomes a control
- * token. */
+/* The spans are one text (it is well-formed as a whole); control tokens are recognised only where
+ * they lie wholly inside trusted spans, whatever TOK_PARSE_SPECIAL says. This is how rendered chat
+ * templates are encoded: prompt text never becomes a control token. */
 MUST_USE enum err_code tokenizer_encode_spans(const struct tokenizer *t,
                                               const struct tok_span *spans, size_t n, int flags,
                                               struct token_list *out, struct err *e);
-/* As Python tokenizers decode(ids, skip_special_tokens). */
+/* As Python tokenizers decode(ids, skip_special_tokens): ids without a token are passed over. */
 MUST_USE enum err_code tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n,
                                         bool skip_special, struct strbuf *out, struct err *e);
 
-/* Decoding one token at a time for streams and stop strings: gives the bytes that are certain. */
+/* Decoding one token at a time for streams and stop strings: gives the bytes that are certain.
+ * What a stream gives, end included, is what tokenizer_decode gives for its ids. Zero it first. */
 struct tok_stream {
-    struct token_list ids;
-    size_t done; /* ids whose text has been given */
-    struct strbuf scratch;
+    bool skip_special;        /* as in tokenizer_decode */
+    struct tok_decode *state; /* made by the first push */
 };
 MUST_USE enum err_code tok_stream_push(const struct tokenizer *t, struct tok_stream *s, int32_t id,
                                        struct strbuf *out, struct err *e);
+/* Gives what was held back, incomplete bytes as U+FFFD. The stream may then begin anew. */
 MUST_USE enum err_code tok_stream_end(const struct tokenizer *t, struct tok_stream *s,
-                                      struct strbuf *out,
-                                      struct err *e); /* incomplete bytes as U+FFFD */
+                                      struct strbuf *out, struct err *e);
 void tok_stream_free(struct tok_stream *s);
 
 int32_t tokenizer_n_vocab(const struct tokenizer *t);               /* largest id + 1 */

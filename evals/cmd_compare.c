@@ -1,0 +1,219 @@
+/* cmd_compare.c: the command: runs or reads the variants, writes the report, says the verdict. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/cmd.h"
+#include "common/io.h"
+#include "common/log.h"
+#include "evals/report.h"
+#include "infer/model_opts.h"
+
+struct args {
+    const char *prompts, *out;
+    bool exact, json, force, no_forced;
+    int64_t forced_max;
+    struct model_opts how;
+    struct request_opts ask;
+};
+
+#define ROWS (10 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
+
+static void fill_rows(struct args *a, struct opt *rows)
+{
+    const struct opt own[] = {
+        {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "What to compare"},
+        {OPT_STRING, 0, "prompts", &a->prompts, 0, 0, NULL, "FILE",
+         "prompt file: JSON lines, may be .gz"},
+        {OPT_STRING, 'o', "out", &a->out, 0, 0, NULL, "DIR",
+         "the report's folder: report.html, .json, .md, speed.json, a trace of each run"},
+        {OPT_FLAG, 0, "exact", &a->exact, 0, 0, NULL, NULL,
+         "demand the same bits of every logit, not the same tokens only"},
+        {OPT_FLAG, 0, "no-forced", &a->no_forced, 0, 0, NULL, NULL,
+         "answers only: no KL, no perplexity"},
+        {OPT_INT, 0, "forced-max", &a->forced_max, 0, 1 << 24, NULL, "N",
+         "force at most N tokens of an answer (default: all)"},
+        {OPT_FLAG, 0, "force", &a->force, 0, 0, NULL, NULL, "replace a report that assay made"},
+        {OPT_FLAG, 0, "json", &a->json, 0, 0, NULL, NULL, "the JSON report on standard output"},
+    };
+    size_t n = ARRAY_LEN(own);
+    memcpy(rows, own, sizeof own);
+    model_opts_rows(&a->how, rows, &n);
+    request_opts_rows(&a->ask, rows, &n);
+    rows[n] = (struct opt){.type = OPT_END};
+}
+
+struct watch {
+    struct progress p;
+    bool open;
+};
+
+static void on_phase(void *ctx, const char *what, const char *name, uint64_t total)
+{
+    struct watch *w = ctx;
+    if (w->open)
+        progress_end(&w->p);
+    log_info("%s %s", what, name);
+    progress_start(&w->p, what, "answers", total);
+    w->open = true;
+}
+
+static void on_progress(void *ctx, uint64_t done)
+{
+    struct watch *w = ctx;
+    progress_add(&w->p, done - w->p.done);
+}
+
+static void on_plan(void *ctx, const char *path, const struct engine_plan *p)
+{
+    (void)ctx;
+    char weights[24], kv[24];
+    log_debug("%s: weights %s, KV %s", io_base(path), str_bytes(weights, p->weights),
+              str_bytes(kv, p->kv));
+}
+
+static enum err_code write_one(const char *dir, const char *name, const struct strbuf *text,
+                               struct err *e)
+{
+    char *path = io_join(dir, name);
+    enum err_code rc = path ? strbuf_ok(text, e) : err_set(e, ERR_NOMEM, "out of memory");
+    if (rc == ERR_OK)
+        rc = io_write_all(path, text->data, text->len, false, e);
+    free(path);
+    return rc;
+}
+
+static enum err_code write_report(const struct comparison *c, const char *dir, struct err *e)
+{
+    struct strbuf html = {0}, json = {0}, md = {0}, speed = {0};
+    report_json(c, &json);
+    report_markdown(c, &md);
+    report_speed(c, &speed);
+    enum err_code rc = report_html(c, &html, e);
+    if (rc == ERR_OK)
+        rc = write_one(dir, "report.html", &html, e);
+    if (rc == ERR_OK)
+        rc = write_one(dir, "report.md", &md, e);
+    if (rc == ERR_OK)
+        rc = write_one(dir, "speed.json", &speed, e);
+    if (rc == ERR_OK)
+        rc = write_one(dir, "report.json", &json, e);
+    strbuf_free(&html);
+    strbuf_free(&json);
+    strbuf_free(&md);
+    strbuf_free(&speed);
+    return rc;
+}
+
+static enum err_code say(const struct args *a, const struct comparison *c, struct err *e)
+{
+    struct strbuf text = {0};
+    if (a->json) {
+        report_json(c, &text);
+    } else {
+        for (size_t i = 0; i + 1 < c->n_variants; i++) {
+            report_sentence(&c->pairs[i], &text);
+            strbuf_putc(&text, '\n');
+        }
+        strbuf_printf(&text, "%s/report.html\nverdict: %s\n", a->out,
+                      compare_verdict_name(c->verdict));
+    }
+    enum err_code rc = strbuf_ok(&text, e);
+    if (rc == ERR_OK)
+        fputs(text.data, stdout);
+    strbuf_free(&text);
+    if (rc != ERR_OK || c->verdict == COMPARE_SAME)
+        return rc;
+    if (c->verdict == COMPARE_DIFFER)
+        return ERR_NEGATIVE;
+    for (size_t i = 0; i + 1 < c->n_variants; i++)
+        if (c->pairs[i].not_comparable[0])
+            return err_set(e, ERR_MISMATCH, "NOT COMPARABLE: %s and %s: %s", c->variants[0].name,
+                           c->pairs[i].var->name, c->pairs[i].not_comparable);
+    return ERR_INTERNAL;
+}
+
+static enum err_code run(const struct args *a, const struct opt_list *paths,
+                         const struct prompt_defaults *d, const struct cmd_env *env, struct err *e)
+{
+    struct io_dir_out *dir = NULL;
+    struct comparison *c = NULL;
+    struct watch w = {.open = false};
+    struct compare_options o = {.paths = paths->items,
+                                .n_paths = paths->n,
+                                .prompts = a->prompts,
+                                .defaults = *d,
+                                .special = a->ask.special,
+                                .exact = a->exact,
+                                .no_forced = a->no_forced,
+                                .forced_max = a->forced_max,
+                                .interrupted = env->interrupted,
+                                .on_plan = on_plan,
+                                .on_phase = on_phase,
+                                .on_progress = on_progress,
+                                .ctx = &w};
+    enum err_code rc = model_opts_engine(&a->how, &o.engine, e);
+    if (rc != ERR_OK)
+        return rc;
+    o.engine.top_k = PROMPT_TOP_MAX;
+    rc = io_dir_out_open(&dir, a->out, a->force, "report.json", e);
+    if (rc != ERR_OK)
+        return rc;
+    o.trace_dir = io_dir_out_path(dir);
+    rc = compare_run(&c, &o, e);
+    if (w.open)
+        progress_end(&w.p);
+    if (rc == ERR_OK)
+        rc = write_report(c, io_dir_out_path(dir), e);
+    if (rc == ERR_OK) {
+        rc = io_dir_out_commit(dir, e);
+        dir = NULL;
+    }
+    if (rc == ERR_OK)
+        rc = say(a, c, e);
+    io_dir_out_abort(dir);
+    compare_free(c);
+    return rc;
+}
+
+enum err_code cmd_compare(int argc, char **argv, const struct cmd_env *env, struct err *e)
+{
+    struct args a = {.prompts = NULL};
+    struct opt rows[ROWS];
+    struct opt_list paths = {0};
+    struct prompt_defaults d = {.chat = false};
+    bool help;
+    model_opts_init(&a.how);
+    request_opts_init(&a.ask);
+    fill_rows(&a, rows);
+    const struct opt_cmd cmd = {
+        "compare",
+        "REF VARIANT... --prompts FILE -o DIR",
+        "Holds variants against a reference, token by token: where the answers part and at what "
+        "margin, then KL, agreement and perplexity along the reference's own answers. A variant "
+        "is a checkpoint or a trace of 'infer --trace'. Exit code 0: the same tokens; 1: they "
+        "differ; 3: NOT COMPARABLE.",
+        "  assay compare model q8 q4 --prompts prompts.jsonl -o report\n"
+        "  assay compare model model-bf16 --arith mma90 --exact --prompts prompts.jsonl -o same\n",
+        rows,
+        2,
+        -1};
+    enum err_code rc = opt_parse(&cmd, argc, argv, &paths, &help, NULL, e);
+    if (rc != ERR_OK || help) {
+        struct strbuf text = {0};
+        if (rc == ERR_OK)
+            opt_help(&cmd, &text);
+        fputs(text.data ? text.data : "", stdout);
+        strbuf_free(&text);
+        goto out;
+    }
+    if (!a.out)
+        rc = err_set(e, ERR_USAGE, "-o DIR is missing");
+    if (rc == ERR_OK)
+        rc = request_opts_defaults(&a.ask, &d, e);
+    if (rc == ERR_OK)
+        rc = run(&a, &paths, &d, env, e);
+out:
+    opt_list_free(&paths);
+    request_opts_free(&a.ask, &d);
+    return rc;
+}

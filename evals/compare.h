@@ -1,0 +1,82 @@
+/* compare.h: variants of a model held against a reference.
+ *
+ * Each variant is a checkpoint that is run here, or a trace of a run elsewhere. Free-running
+ * answers are compared token by token; then, where both models are at hand, the variant is forced
+ * along the reference's own answers and the rows of logits are compared (docs/compare.md). A pair
+ * that answers different questions (prompts, tokenizer, template) is NOT COMPARABLE: no figure.
+ */
+#ifndef ASSAY_EVALS_COMPARE_H
+#define ASSAY_EVALS_COMPARE_H
+
+#include "common/stats.h"
+#include "evals/measure.h"
+#include "infer/batch.h"
+
+/* A position is decided when the reference's margin is at least this many logits. */
+#define COMPARE_DECIDED 1.0f
+
+struct variant {
+    const char *path;
+    char name[128];         /* base name, made unique by "#2" */
+    bool is_trace;
+    struct trace *trace;    /* what it answered */
+    uint64_t bytes;         /* of all weights; 0: a trace */
+    double bits_per_weight; /* over all weights; NaN: a trace */
+    struct batch_result run;
+    double run_seconds;     /* speed.json only */
+};
+
+struct pair {
+    const struct variant *ref, *var;
+    char not_comparable[256];   /* why, or empty */
+    struct parting *partings;   /* one per record of the reference */
+    size_t n_records;
+    bool same_ids, same_bits;   /* of every record */
+    size_t n_same;              /* records with the same ids */
+    bool forced;                /* positions are filled */
+    struct position *positions; /* by record, then index */
+    size_t n_positions, n_not_finite, n_decided;
+    struct stats_interval kl, kl_rev, agreement, agreement_decided;
+    double kl_median, kl_p99, kl_max;
+    double ref_ppl, var_ppl;
+    struct stats_interval ppl_log_ratio; /* ln(var_ppl / ref_ppl) */
+};
+
+enum compare_verdict { COMPARE_SAME, COMPARE_DIFFER, COMPARE_NOT_COMPARABLE };
+
+struct comparison {
+    struct variant *variants; /* [0] is the reference */
+    size_t n_variants;
+    struct pair *pairs;       /* n_variants - 1 */
+    struct prompt_census census;
+    char arith[16], device[32];
+    bool exact;               /* bits were demanded */
+    enum compare_verdict verdict;
+};
+
+struct compare_options {
+    const char *const *paths;
+    size_t n_paths;
+    const char *prompts;    /* NULL: every path is a trace */
+    struct engine_options engine;
+    struct prompt_defaults defaults;
+    bool special, exact, no_forced;
+    int64_t forced_max;     /* positions of a record that are forced at most; 0: all */
+    const char *trace_dir;  /* traces of runs made here are written there */
+    const volatile int *interrupted;
+    lm_on_plan on_plan;
+    void (*on_phase)(void *ctx, const char *what, const char *name, uint64_t total);
+    void (*on_progress)(void *ctx, uint64_t done);
+    void *ctx;
+};
+
+MUST_USE enum err_code compare_run(struct comparison **c, const struct compare_options *o,
+                                   struct err *e);
+void compare_free(struct comparison *c);
+const char *compare_verdict_name(enum compare_verdict v); /* "same", "differ", "not comparable" */
+
+/* A reference's tokenizer, for reports that show text: opened from the first model among the
+ * paths; NULL when all are traces. Owned by the comparison. */
+const struct tokenizer *compare_tokenizer(const struct comparison *c);
+
+#endif

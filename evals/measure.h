@@ -1,0 +1,38 @@
+/* measure.h: what two rows of logits, and two answers, say about each other. Pure.
+ *
+ * All sums are in double, in ascending order of the vocabulary, so that they repeat exactly.
+ */
+#ifndef ASSAY_EVALS_MEASURE_H
+#define ASSAY_EVALS_MEASURE_H
+
+#include "ckpt/trace.h"
+
+/* One teacher-forced position: both models saw the same tokens before it. */
+struct position {
+    int32_t record; /* of the reference's trace */
+    int32_t index;  /* token of the answer */
+    int32_t token;  /* what the reference chose */
+    int32_t ref_best, var_best;
+    float ref_margin;        /* best minus second logit of the reference */
+    double kl, kl_rev;       /* KL(ref || var), KL(var || ref), in nats; >= 0 */
+    double ref_nll, var_nll; /* of token */
+    int32_t rank;            /* of the reference's best in the variant, from 0 */
+    bool finite;             /* no NaN or Inf in either row; figures are 0 otherwise */
+    bool same_bits;          /* every logit has the same bits */
+};
+
+/* ref, var: [n] logits. scratch: 2 * n doubles. Fills all but record and index. */
+void measure_position(const float *ref, const float *var, int64_t n, int32_t token, double *scratch,
+                      struct position *p);
+
+/* Free-running: where do two answers to one prompt part? */
+struct parting {
+    int64_t common;               /* equal tokens at the start */
+    bool same_ids;                /* to the end, both ended alike */
+    bool same_bits;               /* and every logit hash is equal */
+    int32_t ref_token, var_token; /* at the parting; -1: that answer had ended */
+    float ref_margin, var_margin; /* there; NaN where the answer had ended */
+};
+struct parting measure_parting(const struct trace_record *ref, const struct trace_record *var);
+
+#endif

@@ -1,0 +1,25 @@
+/* report.h: a comparison as JSON, Markdown and one HTML page. Pure text makers: equal comparisons
+ * give equal bytes; no clock, no path but base names, no measured time (those go to speed.json).
+ */
+#ifndef ASSAY_EVALS_REPORT_H
+#define ASSAY_EVALS_REPORT_H
+
+#include "evals/compare.h"
+
+#define REPORT_VERSION 1
+
+void report_json(const struct comparison *c, struct strbuf *out);     /* docs/formats.md */
+void report_markdown(const struct comparison *c, struct strbuf *out); /* tables for a ticket */
+MUST_USE enum err_code report_html(const struct comparison *c, struct strbuf *out, struct err *e);
+void report_speed(const struct comparison *c, struct strbuf *out);    /* measured: never equal */
+
+/* Shared by the writers. */
+/* One sentence on a pair: "q4: other tokens in 14 of 20 answers; KL 0.0312 ..." */
+void report_sentence(const struct pair *p, struct strbuf *out);
+/* Numbers of the records of a pair, worst first: earliest parting relative to length, then by
+ * order. heap; NULL when memory is out. */
+size_t *report_worst(const struct pair *p);
+/* A number with so many significant digits, "n/a" when it is not finite. */
+void report_number(struct strbuf *out, double v, int digits);
+
+#endif

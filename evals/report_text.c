@@ -1,0 +1,272 @@
+/* report_text.c: what all report writers share, JSON, Markdown and the speed file. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "evals/report.h"
+
+void report_number(struct strbuf *out, double v, int digits)
+{
+    if (isfinite(v))
+        strbuf_printf(out, "%.*g", digits, v);
+    else
+        strbuf_puts(out, "n/a");
+}
+
+void report_sentence(const struct pair *p, struct strbuf *out)
+{
+    strbuf_printf(out, "%s: ", p->var->name);
+    if (p->not_comparable[0]) {
+        strbuf_printf(out, "NOT COMPARABLE, %s", p->not_comparable);
+        return;
+    }
+    if (p->same_ids)
+        strbuf_printf(out, "the same tokens in all %zu answers, %s", p->n_records,
+                      p->same_bits ? "the same bits" : "other logits");
+    else
+        strbuf_printf(out, "other tokens in %zu of %zu answers", p->n_records - p->n_same,
+                      p->n_records);
+    if (!p->forced)
+        return;
+    strbuf_puts(out, "; KL ");
+    report_number(out, p->kl.value, 4);
+    strbuf_puts(out, " nats, top-1 agreement ");
+    report_number(out, p->agreement.value * 100, 4);
+    strbuf_puts(out, " % (");
+    report_number(out, p->agreement_decided.value * 100, 4);
+    strbuf_puts(out, " % where decided), perplexity x");
+    report_number(out, p->var_ppl / p->ref_ppl, 5);
+}
+
+struct worst_key {
+    double share; /* of the reference's answer that is common */
+    size_t record;
+};
+
+static int by_share(const void *a, const void *b)
+{
+    const struct worst_key *x = a, *y = b;
+    if (x->share != y->share)
+        return x->share < y->share ? -1 : 1;
+    return x->record < y->record ? -1 : x->record > y->record;
+}
+
+size_t *report_worst(const struct pair *p)
+{
+    struct worst_key *keys = calloc(p->n_records + 1, sizeof *keys);
+    size_t *order = calloc(p->n_records + 1, sizeof *order);
+    for (size_t i = 0; keys && order && i < p->n_records; i++) {
+        const struct parting *q = &p->partings[i];
+        size_t n = p->ref->trace->records[i].n;
+        keys[i] = (struct worst_key){q->same_ids ? 2 : (double)q->common / (double)(n + 1), i};
+    }
+    if (keys && order) {
+        qsort(keys, p->n_records, sizeof *keys, by_share);
+        for (size_t i = 0; i < p->n_records; i++)
+            order[i] = keys[i].record;
+    } else {
+        free(order);
+        order = NULL;
+    }
+    free(keys);
+    return order;
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------
+ */
+
+static void put_key(struct strbuf *out, const char *key)
+{
+    strbuf_printf(out, ",\"%s\":", key);
+}
+
+static void put_string(struct strbuf *out, const char *key, const char *value)
+{
+    put_key(out, key);
+    json_put_string(out, value, strlen(value));
+}
+
+/* Six digits: what libm's last bits cannot change. */
+static void put_figure(struct strbuf *out, const char *key, double v)
+{
+    put_key(out, key);
+    if (isfinite(v))
+        strbuf_printf(out, "%.6g", v);
+    else
+        strbuf_puts(out, "null");
+}
+
+static void put_interval(struct strbuf *out, const char *key, struct stats_interval v)
+{
+    put_key(out, key);
+    strbuf_putc(out, '{');
+    const double x[] = {v.value, v.lo, v.hi};
+    static const char *const names[] = {"value", "lo", "hi"};
+    for (size_t i = 0; i < ARRAY_LEN(x); i++) {
+        strbuf_printf(out, "%s\"%s\":", i ? "," : "", names[i]);
+        if (isfinite(x[i]))
+            strbuf_printf(out, "%.6g", x[i]);
+        else
+            strbuf_puts(out, "null");
+    }
+    strbuf_putc(out, '}');
+}
+
+static void put_parting(struct strbuf *out, const struct pair *p, size_t i)
+{
+    const struct parting *q = &p->partings[i];
+    const struct trace_record *r = &p->ref->trace->records[i];
+    strbuf_puts(out, "{\"custom_id\":");
+    json_put_string(out, r->custom_id, strlen(r->custom_id));
+    strbuf_printf(out, ",\"turn\":%d,\"same_ids\":%s,\"same_bits\":%s,\"common\":%lld", r->turn,
+                  q->same_ids ? "true" : "false", q->same_bits ? "true" : "false",
+                  (long long)q->common);
+    strbuf_printf(out, ",\"ref_tokens\":%zu,\"var_tokens\":%zu,\"ref_token\":%d,\"var_token\":%d",
+                  r->n, p->var->trace->records[i].n, q->ref_token, q->var_token);
+    put_figure(out, "ref_margin", (double)q->ref_margin);
+    put_figure(out, "var_margin", (double)q->var_margin);
+    strbuf_putc(out, '}');
+}
+
+static void put_pair(struct strbuf *out, const struct pair *p)
+{
+    strbuf_puts(out, "{\"variant\":");
+    json_put_string(out, p->var->name, strlen(p->var->name));
+    if (p->not_comparable[0]) {
+        put_string(out, "not_comparable", p->not_comparable);
+        strbuf_putc(out, '}');
+        return;
+    }
+    strbuf_printf(out, ",\"same_ids\":%s,\"same_bits\":%s,\"answers\":%zu,\"answers_same\":%zu",
+                  p->same_ids ? "true" : "false", p->same_bits ? "true" : "false", p->n_records,
+                  p->n_same);
+    if (p->forced) {
+        strbuf_printf(out, ",\"forced\":{\"positions\":%zu,\"decided\":%zu,\"not_finite\":%zu",
+                      p->n_positions, p->n_decided, p->n_not_finite);
+        put_interval(out, "kl", p->kl);
+        put_interval(out, "kl_reverse", p->kl_rev);
+        put_figure(out, "kl_median", p->kl_median);
+        put_figure(out, "kl_p99", p->kl_p99);
+        put_figure(out, "kl_max", p->kl_max);
+        put_interval(out, "agreement", p->agreement);
+        put_interval(out, "agreement_decided", p->agreement_decided);
+        put_figure(out, "ref_perplexity", p->ref_ppl);
+        put_figure(out, "var_perplexity", p->var_ppl);
+        put_interval(out, "log_perplexity_ratio", p->ppl_log_ratio);
+        strbuf_putc(out, '}');
+    }
+    strbuf_puts(out, ",\"per_answer\":[");
+    for (size_t i = 0; i < p->n_records; i++) {
+        if (i)
+            strbuf_putc(out, ',');
+        put_parting(out, p, i);
+    }
+    strbuf_puts(out, "]}");
+}
+
+void report_json(const struct comparison *c, struct strbuf *out)
+{
+    strbuf_printf(out, "{\"assay_report\":%d", REPORT_VERSION);
+    put_string(out, "tool", "assay " ASSAY_VERSION);
+    put_string(out, "verdict", compare_verdict_name(c->verdict));
+    put_string(out, "reference", c->variants[0].name);
+    put_string(out, "arith", c->arith);
+    put_string(out, "device", c->device);
+    put_string(out, "prompts", c->variants[0].trace->head.prompts);
+    put_string(out, "tokenizer", c->variants[0].trace->head.tokenizer);
+    put_string(out, "template", c->variants[0].trace->head.chat_template);
+    put_figure(out, "decided_margin", (double)COMPARE_DECIDED);
+    strbuf_puts(out, ",\"variants\":[");
+    for (size_t i = 0; i < c->n_variants; i++) {
+        const struct variant *v = &c->variants[i];
+        strbuf_puts(out, i ? ",{\"name\":" : "{\"name\":");
+        json_put_string(out, v->name, strlen(v->name));
+        put_string(out, "kind", v->is_trace ? "trace" : "model");
+        put_string(out, "arith", v->trace->head.arith);
+        put_string(out, "fingerprint", v->trace->head.fingerprint);
+        if (!v->is_trace)
+            strbuf_printf(out, ",\"bytes\":%llu", (unsigned long long)v->bytes);
+        put_figure(out, "bits_per_weight", v->bits_per_weight);
+        strbuf_putc(out, '}');
+    }
+    strbuf_puts(out, "],\"pairs\":[");
+    for (size_t i = 0; i + 1 < c->n_variants; i++) {
+        if (i)
+            strbuf_putc(out, ',');
+        put_pair(out, &c->pairs[i]);
+    }
+    strbuf_puts(out, "]}\n");
+}
+
+void report_speed(const struct comparison *c, struct strbuf *out)
+{
+    strbuf_puts(out, "{\"variants\":[");
+    for (size_t i = 0; i < c->n_variants; i++) {
+        const struct variant *v = &c->variants[i];
+        strbuf_puts(out, i ? ",{\"name\":" : "{\"name\":");
+        json_put_string(out, v->name, strlen(v->name));
+        if (!v->is_trace) {
+            strbuf_printf(out, ",\"prompt_tokens\":%llu,\"new_tokens\":%llu",
+                          (unsigned long long)v->run.prompt_tokens,
+                          (unsigned long long)v->run.new_tokens);
+            put_figure(out, "seconds", v->run_seconds);
+            put_figure(out, "new_tokens_per_second", (double)v->run.new_tokens / v->run_seconds);
+        }
+        strbuf_putc(out, '}');
+    }
+    strbuf_puts(out, "]}\n");
+}
+
+/* ---- Markdown ----------------------------------------------------------------------------------
+ */
+
+static void put_mega(struct strbuf *out, const struct variant *v)
+{
+    if (v->is_trace)
+        strbuf_puts(out, "n/a");
+    else
+        strbuf_printf(out, "%.1f", (double)v->bytes * 1e-6);
+}
+
+void report_markdown(const struct comparison *c, struct strbuf *out)
+{
+    strbuf_printf(out, "# Comparison: %s\n\n", compare_verdict_name(c->verdict));
+    strbuf_printf(out, "Reference %s, arithmetic %s, %zu answers.\n\n", c->variants[0].name,
+                  c->variants[0].trace->head.arith, c->variants[0].trace->n);
+    for (size_t i = 0; i + 1 < c->n_variants; i++) {
+        strbuf_puts(out, "- ");
+        report_sentence(&c->pairs[i], out);
+        strbuf_putc(out, '\n');
+    }
+    strbuf_puts(out, "\n| variant | MB | bits/weight | same answers | KL | 95 % | agreement % | "
+                     "decided % | perplexity |\n|---|---|---|---|---|---|---|---|---|\n");
+    for (size_t i = 0; i < c->n_variants; i++) {
+        const struct variant *v = &c->variants[i];
+        const struct pair *p = i ? &c->pairs[i - 1] : NULL;
+        strbuf_printf(out, "| %s | ", v->name);
+        put_mega(out, v);
+        strbuf_puts(out, " | ");
+        report_number(out, v->bits_per_weight, 4);
+        if (!p) {
+            strbuf_puts(out, " | (reference) | | | | | |\n");
+            continue;
+        }
+        if (p->not_comparable[0]) {
+            strbuf_puts(out, " | NOT COMPARABLE | | | | | |\n");
+            continue;
+        }
+        strbuf_printf(out, " | %zu of %zu | ", p->n_same, p->n_records);
+        const double figures[] = {p->kl.value, p->kl.lo, p->kl.hi};
+        report_number(out, p->forced ? figures[0] : NAN, 4);
+        strbuf_puts(out, " | ");
+        report_number(out, p->forced ? figures[1] : NAN, 3);
+        strbuf_puts(out, " .. ");
+        report_number(out, p->forced ? figures[2] : NAN, 3);
+        strbuf_puts(out, " | ");
+        report_number(out, p->forced ? p->agreement.value * 100 : NAN, 4);
+        strbuf_puts(out, " | ");
+        report_number(out, p->forced ? p->agreement_decided.value * 100 : NAN, 4);
+        strbuf_puts(out, " | ");
+        report_number(out, p->forced ? p->var_ppl : NAN, 5);
+        strbuf_puts(out, " |\n");
+    }
+}

@@ -1,0 +1,357 @@
+/* engine.c: from a checkpoint to a loaded model with its buffers, and the step.
+ *
+ * Every buffer is taken in engine_new at the size of the plan: the family's scratch block, the
+ * inputs of a step (one block, one upload), its outputs (one block, one download), logits, pages
+ * and the rope table. After that the arena is sealed and nothing allocates.
+ */
+#include "infer/engine.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "common/arena.h"
+#include "common/hash.h"
+#include "infer/engine_private.h"
+#include "infer/kv.h"
+
+struct engine {
+    struct kern *k;
+    struct model *m;
+    struct engine_plan plan;
+    struct arena *arena; /* host memory; sealed after engine_new */
+    char fingerprint[SHA256_HEX];
+    /* Device blocks. */
+    uint8_t *scratch, *kv, *out_dev;
+    int32_t *in_dev;
+    float *cos_sin, *logits_dev;
+    uint64_t *hash_dev;
+    size_t page_bytes, kv_layer_bytes;
+    int rot_dim, pages_max;
+    struct engine_inputs in;   /* offsets in words */
+    struct engine_outputs out; /* offsets in bytes */
+    /* Host staging. */
+    int32_t *in_host;
+    uint8_t *out_host;
+    float *logits_host;
+    uint64_t *hash_host;
+    struct step_row *rows;
+    engine_tap tap;
+    void *tap_ctx;
+};
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static enum err_code alloc_device(struct engine *en, const struct engine_sizes *z, struct err *e)
+{
+    const struct {
+        void **p;
+        size_t bytes;
+        const char *what;
+    } blocks[] = {
+        {(void **)&en->scratch, z->model_scratch, "activations"},
+        {(void **)&en->in_dev, z->inputs, "step inputs"},
+        {(void **)&en->out_dev, z->outputs, "step outputs"},
+        {(void **)&en->logits_dev, z->logits, "logits"},
+        {(void **)&en->hash_dev, z->hashes, "hashes"},
+        {(void **)&en->cos_sin, z->rope, "the rope table"},
+        {(void **)&en->kv, z->kv, "KV pages"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
+        enum err_code rc = kern_alloc(en->k, blocks[i].bytes, blocks[i].p, e);
+        if (rc != ERR_OK)
+            return err_wrap(e, rc, "%s", blocks[i].what);
+    }
+    return kern_reserve(en->k, &z->limits, e);
+}
+
+static enum err_code alloc_host(struct engine *en, const struct engine_sizes *z, struct err *e)
+{
+    en->arena = arena_new(z->inputs + z->outputs + z->logits + z->hashes + z->rows + 4096);
+    if (!en->arena)
+        return err_set(e, ERR_NOMEM, "out of memory for host buffers");
+    en->in_host = arena_alloc(en->arena, z->inputs);
+    en->out_host = arena_alloc(en->arena, z->outputs);
+    en->logits_host = arena_alloc(en->arena, z->logits);
+    en->hash_host = arena_alloc(en->arena, z->hashes);
+    en->rows = arena_alloc(en->arena, z->rows);
+    if (!en->in_host || !en->out_host || !en->logits_host || !en->hash_host || !en->rows)
+        return arena_error(en->arena, z->logits, e);
+    return ERR_OK;
+}
+
+static enum err_code fill_rope(struct engine *en, const struct hparams *hp,
+                               const struct engine_sizes *z, struct err *e)
+{
+    float freq[ROPE_DIMS_MAX / 2], scale;
+    enum err_code rc = rope_freqs(hp, freq, &scale, e);
+    if (rc != ERR_OK)
+        return rc;
+    float *table = malloc(z->rope);
+    if (!table)
+        return err_set(e, ERR_NOMEM, "out of memory for a rope table of %zu bytes", z->rope);
+    rope_fill(freq, scale, en->rot_dim, en->plan.ctx, table);
+    rc = kern_upload(en->k, en->cos_sin, table, z->rope, e);
+    free(table);
+    return rc;
+}
+
+enum err_code engine_new(struct engine **out, const struct checkpoint *c,
+                         const struct engine_options *o, struct err *e)
+{
+    *out = NULL;
+    struct engine *en = calloc(1, sizeof *en);
+    if (!en)
+        return err_set(e, ERR_NOMEM, "out of memory for an engine");
+    struct engine_sizes z;
+    enum err_code rc = kern_open(&en->k, &o->kern, e);
+    if (rc == ERR_OK)
+        rc = model_bind(&en->m, c, e);
+    if (rc == ERR_OK)
+        rc = engine_plan_sizes(en->m, en->k, o, &en->plan, &z, e);
+    if (rc == ERR_OK)
+        rc = alloc_host(en, &z, e);
+    if (rc != ERR_OK)
+        goto out;
+    en->page_bytes = z.page_bytes;
+    en->kv_layer_bytes = z.page_bytes * (size_t)en->plan.pages;
+    en->rot_dim = rope_dims(model_hparams(en->m));
+    en->pages_max = (int)kv_pages_for(en->plan.ctx);
+    en->in = z.in;
+    en->out = z.out;
+    rc = alloc_device(en, &z, e);
+    if (rc == ERR_OK)
+        rc = fill_rope(en, model_hparams(en->m), &z, e);
+    if (rc == ERR_OK)
+        rc = engine_hash_weights(c, model_hparams(en->m), en->k, en->fingerprint, e);
+    if (rc == ERR_OK)
+        rc = model_load(en->m, en->k, e);
+out:
+    if (rc != ERR_OK) {
+        engine_free(en);
+        return rc;
+    }
+    arena_seal(en->arena, "engine step");
+    *out = en;
+    return ERR_OK;
+}
+
+void engine_free(struct engine *en)
+{
+    if (!en)
+        return;
+    void *const blocks[] = {en->scratch,  en->in_dev,  en->out_dev, en->logits_dev,
+                            en->hash_dev, en->cos_sin, en->kv};
+    model_free(en->m, en->k);
+    for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
+        if (blocks[i])
+            kern_free(en->k, blocks[i]);
+    }
+    if (en->k)
+        kern_close(en->k);
+    arena_free(en->arena);
+    free(en);
+}
+
+const struct engine_plan *engine_get_plan(const struct engine *en)
+{
+    return &en->plan;
+}
+
+const struct hparams *engine_hparams(const struct engine *en)
+{
+    return model_hparams(en->m);
+}
+
+struct kern *engine_kern(const struct engine *en)
+{
+    return en->k;
+}
+
+const char *engine_fingerprint(const struct engine *en)
+{
+    return en->fingerprint;
+}
+
+void engine_set_tap(struct engine *en, engine_tap tap, void *ctx)
+{
+    en->tap = tap;
+    en->tap_ctx = ctx;
+}
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+static enum err_code check_page(const struct engine *en, int layer, int32_t page, struct err *e)
+{
+    int n_layer = model_hparams(en->m)->n_layer;
+    if (layer < 0 || layer >= n_layer || page < 0 || page >= en->plan.pages)
+        return err_set(e, ERR_INTERNAL, "page %d of layer %d; expected below %lld and %d",
+                       (int)page, layer, (long long)en->plan.pages, n_layer);
+    return ERR_OK;
+}
+
+static uint8_t *page_at(const struct engine *en, int layer, int32_t page)
+{
+    return en->kv + (size_t)layer * en->kv_layer_bytes + (size_t)page * en->page_bytes;
+}
+
+enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void *out, struct err *e)
+{
+    enum err_code rc = check_page(en, layer, page, e);
+    if (rc != ERR_OK)
+        return rc;
+    return kern_download(en->k, out, page_at(en, layer, page), en->page_bytes, e);
+}
+
+size_t engine_page_bytes(const struct engine *en)
+{
+    return en->page_bytes;
+}
+
+enum err_code engine_zero_page(struct engine *en, int32_t page, struct err *e)
+{
+    enum err_code rc = check_page(en, 0, page, e);
+    for (int i = 0; rc == ERR_OK && i < model_hparams(en->m)->n_layer; i++)
+        rc = kern_zero(en->k, page_at(en, i, page), en->page_bytes, e);
+    return rc;
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+static enum err_code check_piece(const struct engine *en, const struct step_piece *p, int i,
+                                 struct err *e)
+{
+    const int64_t n_vocab = model_hparams(en->m)->n_vocab;
+    if (p->n < 1 || p->pos < 0 || p->pos > en->plan.ctx - p->n)
+        return err_set(e, ERR_INTERNAL, "piece %d: %d tokens at position %lld; the context is %lld",
+                       i, p->n, (long long)p->pos, (long long)en->plan.ctx);
+    int64_t need = kv_pages_for(p->pos + p->n);
+    if (need > p->n_pages)
+        return err_set(e, ERR_INTERNAL, "piece %d: %d pages, expected at least %lld", i, p->n_pages,
+                       (long long)need);
+    for (int64_t j = 0; j < need; j++) {
+        if (p->pages[j] < 0 || p->pages[j] >= en->plan.pages)
+            return err_set(e, ERR_INTERNAL, "piece %d: page number %d, expected below %lld", i,
+                           (int)p->pages[j], (long long)en->plan.pages);
+    }
+    for (int j = 0; j < p->n; j++) {
+        if (p->ids[j] < 0 || p->ids[j] >= n_vocab)
+            return err_set(e, ERR_INPUT, "token id %d, expected 0..%lld", (int)p->ids[j],
+                           (long long)n_vocab - 1);
+    }
+    return ERR_OK;
+}
+
+/* Checks the pieces and lays them out in the input block; counts rows. */
+static enum err_code stage_inputs(struct engine *en, const struct step *s, int *n_tok, int *n_out,
+                                  struct err *e)
+{
+    const struct engine_plan *plan = &en->plan;
+    int32_t *id = en->in_host + en->in.id, *pos = en->in_host + en->in.pos;
+    int32_t *seq = en->in_host + en->in.seq, *pages = en->in_host + en->in.pages;
+    int32_t *out_row = en->in_host + en->in.out_row;
+    if (s->n_pieces < 1 || s->n_pieces > plan->batch_seqs)
+        return err_set(e, ERR_INTERNAL, "%d pieces in a step, expected 1..%d", s->n_pieces,
+                       plan->batch_seqs);
+    int t = 0, r = 0;
+    for (int i = 0; i < s->n_pieces; i++) {
+        const struct step_piece *p = &s->pieces[i];
+        enum err_code rc = check_piece(en, p, i, e);
+        if (rc != ERR_OK)
+            return rc;
+        int outs = p->n - MIN2(MAX2(p->out_from, 0), p->n);
+        if (p->n > plan->batch_tokens - t || outs > plan->out_rows - r)
+            return err_set(e, ERR_INTERNAL, "a step of more than %d tokens or %d output rows",
+                           plan->batch_tokens, plan->out_rows);
+        for (int j = 0; j < p->n; j++, t++) {
+            id[t] = p->ids[j];
+            pos[t] = (int32_t)(p->pos + j);
+            seq[t] = i;
+            if (j >= p->n - outs) {
+                en->rows[r] = (struct step_row){.piece = i, .index = j};
+                out_row[r++] = t;
+            }
+        }
+        int64_t need = kv_pages_for(p->pos + p->n);
+        memcpy(pages + (size_t)i * (size_t)en->pages_max, p->pages, (size_t)need * sizeof *pages);
+    }
+    *n_tok = t;
+    *n_out = r;
+    return ERR_OK;
+}
+
+static struct model_step view_step(const struct engine *en, int n_seq, int n_tok, int n_out)
+{
+    struct model_step v = {.k = en->k, .n_out = n_out, .scratch = en->scratch, .kv = en->kv};
+    v.rows.n_tok = n_tok;
+    v.rows.id = en->in_dev + en->in.id;
+    v.rows.pos = en->in_dev + en->in.pos;
+    v.rows.seq = en->in_dev + en->in.seq;
+    v.rows.pages = en->in_dev + en->in.pages;
+    v.rows.n_seq = n_seq;
+    v.rows.pages_max = en->pages_max;
+    v.out_row = en->in_dev + en->in.out_row;
+    v.kv_layer_bytes = en->kv_layer_bytes;
+    v.cos_sin = en->cos_sin;
+    v.rot_dim = en->rot_dim;
+    v.logits = en->logits_dev;
+    v.tap = en->tap;
+    v.tap_ctx = en->tap_ctx;
+    v.hash_dev = en->hash_dev;
+    v.hash = en->hash_host;
+    return v;
+}
+
+/* Top k, log-sum-exp and hash of each output row, and their way to the host. */
+static enum err_code finish_rows(struct engine *en, struct step *s, int n_out, struct err *e)
+{
+    const int k = en->plan.top_k;
+    const int64_t n_vocab = model_hparams(en->m)->n_vocab;
+    struct logits_args a = {.n = n_out, .n_vocab = n_vocab, .logits = en->logits_dev, .k = k};
+    a.softcap = model_hparams(en->m)->logit_softcap;
+    a.hash = (uint64_t *)(void *)(en->out_dev + en->out.hash);
+    a.top_id = (int32_t *)(void *)(en->out_dev + en->out.top_id);
+    a.top = (float *)(void *)(en->out_dev + en->out.top);
+    a.lse = (float *)(void *)(en->out_dev + en->out.lse);
+    enum err_code rc = kern_logits(en->k, &a, e);
+    if (rc == ERR_OK)
+        rc = kern_download(en->k, en->out_host, en->out_dev, en->out.bytes, e);
+    if (rc == ERR_OK && s->want_logits)
+        rc = kern_download(en->k, en->logits_host, en->logits_dev,
+                           (size_t)n_out * (size_t)n_vocab * sizeof(float), e);
+    if (rc != ERR_OK)
+        return rc;
+    const uint64_t *hash = (const uint64_t *)(const void *)(en->out_host + en->out.hash);
+    const int32_t *top_id = (const int32_t *)(const void *)(en->out_host + en->out.top_id);
+    const float *top = (const float *)(const void *)(en->out_host + en->out.top);
+    const float *lse = (const float *)(const void *)(en->out_host + en->out.lse);
+    for (int i = 0; i < n_out; i++) {
+        struct step_row *row = &en->rows[i];
+        row->logits = s->want_logits ? en->logits_host + (int64_t)i * n_vocab : NULL;
+        row->top_id = top_id + (ptrdiff_t)i * k;
+        row->top = top + (ptrdiff_t)i * k;
+        row->lse = lse[i];
+        row->hash = hash[i];
+    }
+    if (en->tap)
+        en->tap(en->tap_ctx, -1, "logits", n_out, hash);
+    return ERR_OK;
+}
+
+enum err_code engine_step(struct engine *en, struct step *s, struct err *e)
+{
+    int n_tok = 0, n_out = 0;
+    s->rows = en->rows;
+    s->n_rows = 0;
+    enum err_code rc = stage_inputs(en, s, &n_tok, &n_out, e);
+    if (rc == ERR_OK)
+        rc = kern_upload(en->k, en->in_dev, en->in_host, en->in.words * sizeof(int32_t), e);
+    if (rc != ERR_OK)
+        return rc;
+    struct model_step view = view_step(en, s->n_pieces, n_tok, n_out);
+    rc = model_family(en->m)->forward(en->m, &view, e);
+    if (rc == ERR_OK && n_out > 0)
+        rc = finish_rows(en, s, n_out, e);
+    if (rc == ERR_OK)
+        s->n_rows = n_out;
+    return rc;
+}

@@ -1,0 +1,88 @@
+/* model.h: a model family and the weights of one model, bound by name and shape.
+ *
+ * A family is one file in models/ and one row in model.c. It binds every tensor strictly: a missing
+ * tensor, one of another shape, and one that nobody asked for are errors that name it. Binding
+ * reads no weights; model_load does, into the device. The forward pass is a straight line of
+ * kern_* calls over buffers at fixed offsets of one block.
+ *
+ * A model owns its device weights. It borrows the checkpoint from model_bind to model_load only.
+ */
+#ifndef ASSAY_INFER_MODEL_H
+#define ASSAY_INFER_MODEL_H
+
+#include "ckpt/checkpoint.h"
+#include "infer/engine.h"
+#include "kernels/kernels.h"
+
+struct model;
+struct model_binder;
+
+/* Sizes that fix every buffer of a step. */
+struct model_dims {
+    int n_tok, out_rows;
+    size_t act_bytes;
+};
+
+/* One step, as a family's forward pass sees it. All pointers are device memory. */
+struct model_step {
+    struct kern *k;
+    struct kern_rows rows;
+    int n_out;              /* rows with logits; 0: none */
+    const int32_t *out_row; /* [n_out] */
+    uint8_t *scratch;       /* the family's scratch bytes */
+    uint8_t *kv;            /* page p of layer l is at kv + l * kv_layer_bytes + p * page bytes */
+    size_t kv_layer_bytes;
+    const float *cos_sin;
+    int rot_dim;
+    float *logits; /* [n_out, n_vocab]: what the forward pass makes */
+    /* Trace level layers; NULL: off. hash_dev and hash have room for n_tok hashes. */
+    engine_tap tap;
+    void *tap_ctx;
+    uint64_t *hash_dev, *hash;
+};
+
+struct model_family {
+    const char *name;  /* hparams.family */
+    size_t priv_bytes; /* the family's own struct, zeroed, in model_priv */
+    enum err_code (*bind)(struct model *m, struct model_binder *b, struct err *e);
+    /* Bytes of scratch for these sizes; lays out the buffers. */
+    size_t (*plan)(struct model *m, const struct model_dims *d);
+    void (*limits)(const struct model *m, struct kern_limits *l); /* k_max, rows_max */
+    enum err_code (*forward)(const struct model *m, const struct model_step *s, struct err *e);
+};
+
+MUST_USE enum err_code model_bind(struct model **m, const struct checkpoint *c, struct err *e);
+/* Device bytes of all weights, before loading. */
+uint64_t model_weight_bytes(const struct model *m, const struct kern *k);
+MUST_USE enum err_code model_load(struct model *m, struct kern *k, struct err *e);
+void model_free(struct model *m, struct kern *k); /* k: where it was loaded, or NULL */
+const struct hparams *model_hparams(const struct model *m);
+const struct model_family *model_family(const struct model *m);
+void *model_priv(const struct model *m);
+/* Host bytes that the bound model takes. */
+size_t model_host_bytes(const struct model *m);
+
+/* ---- for families ---------------------------------------------------------------------------- */
+
+/* Memory with the model's lifetime; sets ERR_NOMEM. */
+void *model_alloc(struct model_binder *b, size_t n, size_t elem_bytes);
+/* Asks for one tensor by name. What is wrong is collected and said once, at the end. The pointer
+ * is set when the model is loaded. */
+void model_want_matrix(struct model_binder *b, struct kern_weight **w, int64_t rows, int64_t k,
+                       const char *fmt, ...) PRINTF_LIKE(5, 6);
+void model_want_vector(struct model_binder *b, float **v, int64_t n, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
+/* The head of a tied model is the embedding; a separate head with other bytes is refused. */
+void model_want_tied_head(struct model_binder *b, const char *head, const char *embedding);
+
+/* Takes `bytes` of a block being laid out; gives the offset, a multiple of 64. */
+size_t model_take(size_t *used, size_t bytes);
+
+/* Hashes n_rows rows of d words and hands them to the tap; does nothing without one. */
+MUST_USE enum err_code model_tap(const struct model_step *s, int layer, const char *op,
+                                 int64_t n_rows, const void *x, int64_t d, int64_t stride,
+                                 size_t word_bytes, struct err *e);
+
+extern const struct model_family model_llama, model_mistral;
+
+#endif
