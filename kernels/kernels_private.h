@@ -97,7 +97,8 @@ MUST_USE enum err_code kern_source_dense_row(const struct kern_source *s, int64_
 enum kern_fault {
     KERN_FAULT_NONE,
     KERN_FAULT_CHUNK_ORDER, /* chunk sums added descending when a step has more than one row */
-    KERN_FAULT_SPLIT_EDGE,  /* attention splits one key late when a step has more than one row */
+    KERN_FAULT_SPLIT_EDGE,  /* attention splits begin a tile early when a step has more than one row
+                             */
     KERN_FAULT_NEIGHBOUR,   /* a row takes up zero times the row before it */
     KERN_FAULT_THREAD_ORDER /* threads other than the first add chunk sums descending */
 };

@@ -1,0 +1,182 @@
+/* cpu.c: the CPU backend: features, opening, memory, and the two tables.
+ *
+ * Device memory is ordinary memory. The operations stand in cpu_step.c (all that is no mma90 of its
+ * own) and in the cpu_mma files.
+ */
+#include <cpuid.h>
+#include <stdlib.h>
+
+#include "common/par.h"
+#include "kernels/cpu/cpu_step.h"
+
+const char *cpu_isa_name(enum cpu_isa isa)
+{
+    static const char *const names[CPU_ISA_COUNT] = {"c", "avx2", "avx512"};
+    return names[isa];
+}
+
+static bool has_avx2(void)
+{
+    unsigned int a, b, c = 0, d;
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_FMA) != 0 &&
+           (c & bit_F16C) != 0;
+}
+
+bool cpu_isa_runs(enum cpu_isa isa)
+{
+    switch (isa) {
+    case CPU_C:
+        return true;
+    case CPU_AVX2:
+        return has_avx2();
+    case CPU_AVX512:
+        return has_avx2() && __builtin_cpu_supports("avx512f") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vl");
+    default:
+        return false;
+    }
+}
+
+const char *const *cpu_isa_list(void)
+{
+    static const char *const all[][CPU_ISA_COUNT + 1] = {
+        {"c", NULL}, {"c", "avx2", NULL}, {"c", "avx2", "avx512", NULL}};
+    return all[cpu_isa_runs(CPU_AVX512) ? 2 : cpu_isa_runs(CPU_AVX2) ? 1 : 0];
+}
+
+static enum err_code choose_isa(const char *name, enum cpu_isa *isa, struct err *e)
+{
+    bool best = !name || strcmp(name, "auto") == 0;
+    for (int i = CPU_ISA_COUNT - 1; i >= 0; i--) {
+        if (!best && strcmp(name, cpu_isa_name((enum cpu_isa)i)) != 0)
+            continue;
+        *isa = (enum cpu_isa)i;
+        if (cpu_isa_runs(*isa))
+            return ERR_OK;
+        if (!best)
+            return err_set(e, ERR_DEVICE, "this processor has no %s", name);
+    }
+    return err_set(e, ERR_USAGE, "unknown instruction set '%s': expected auto, c, avx2 or avx512",
+                   name);
+}
+
+/* ---- memory -------------------------------------------------------------------------------------
+ */
+void *cpu_alloc_zeroed(size_t bytes)
+{
+    if (bytes > SIZE_MAX - 64)
+        return NULL;
+    void *p = aligned_alloc(64, align_up(MAX2(bytes, (size_t)1), 64));
+    if (p)
+        memset(p, 0, bytes);
+    return p;
+}
+
+static void cpu_close(struct kern *k)
+{
+    free(cpu_of(k)->scratch);
+    free(k);
+}
+
+static enum err_code cpu_alloc(struct kern *k, size_t bytes, void **p, struct err *e)
+{
+    (void)k;
+    *p = cpu_alloc_zeroed(bytes);
+    return *p ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory: %zu bytes", bytes);
+}
+
+static void cpu_free(struct kern *k, void *p)
+{
+    (void)k;
+    free(p);
+}
+
+static enum err_code cpu_copy(struct kern *k, void *dst, const void *src, size_t bytes,
+                              struct err *e)
+{
+    (void)k;
+    (void)e;
+    if (bytes)
+        memcpy(dst, src, bytes);
+    return ERR_OK;
+}
+
+static enum err_code cpu_zero(struct kern *k, void *dst, size_t bytes, struct err *e)
+{
+    (void)k;
+    (void)e;
+    memset(dst, 0, bytes);
+    return ERR_OK;
+}
+
+static size_t cpu_page_bytes(const struct kern *k, int n_kv, int head_dim)
+{
+    return (size_t)n_kv * 2 * KERN_PAGE * (size_t)head_dim * kern_act_bytes(k);
+}
+
+static size_t cpu_f32_scratch_bytes(const struct kern *k, const struct kern_limits *l)
+{
+    (void)k;
+    (void)l;
+    return 0; /* tiles and attention items live on their thread's stack */
+}
+
+static enum err_code cpu_reserve(struct kern *k, const struct kern_limits *l, struct err *e)
+{
+    struct cpu_kern *c = cpu_of(k);
+    size_t bytes = k->table->scratch_bytes(k, l);
+    if (bytes > c->scratch_bytes) {
+        uint8_t *p = cpu_alloc_zeroed(bytes);
+        if (!p)
+            return err_set(e, ERR_NOMEM, "scratch: out of memory: %zu bytes", bytes);
+        free(c->scratch);
+        c->scratch = p;
+        c->scratch_bytes = bytes;
+    }
+    c->limits = *l;
+    return ERR_OK;
+}
+
+/* ---- tables
+ * -------------------------------------------------------------------------------------- */
+static const struct kern_table table_f32 = {.close = cpu_close,
+                                            .alloc = cpu_alloc,
+                                            .free = cpu_free,
+                                            .upload = cpu_copy,
+                                            .download = cpu_copy,
+                                            .zero = cpu_zero,
+                                            .weight_load = cpu_weight_load,
+                                            .weight_free = cpu_weight_free,
+                                            .weight_bytes = cpu_weight_bytes,
+                                            .page_bytes = cpu_page_bytes,
+                                            .scratch_bytes = cpu_f32_scratch_bytes,
+                                            .reserve = cpu_reserve,
+#define X(op) .op = cpu_##op,
+                                            KERN_OPS(X)
+#undef X
+};
+
+enum err_code cpu_open(struct kern **k, const struct kern_options *o, struct err *e)
+{
+    static const struct cpu_isa_ops *const ops[CPU_ISA_COUNT] = {&cpu_ops_c, &cpu_ops_avx2,
+                                                                 &cpu_ops_avx512};
+    enum cpu_isa isa = CPU_C;
+    enum err_code rc = choose_isa(o->isa, &isa, e);
+    if (rc != ERR_OK)
+        return rc;
+    if (o->threads < 0 || o->threads > 4096)
+        return err_set(e, ERR_USAGE, "%d threads: expected 1..4096", o->threads);
+    struct cpu_kern *c = calloc(1, sizeof *c);
+    if (!c)
+        return err_set(e, ERR_NOMEM, "out of memory: %zu bytes", sizeof *c);
+    c->base = (struct kern){.table = &table_f32,
+                            .arith = o->arith,
+                            .threads = o->threads ? o->threads : par_default_threads(),
+                            .isa = cpu_isa_name(isa),
+                            .device = "cpu"};
+    c->isa = isa;
+    c->ops = ops[isa];
+    *k = &c->base;
+    return ERR_OK;
+}

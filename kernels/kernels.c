@@ -1,0 +1,365 @@
+/* kernels.c: opens a device by name, validates the arguments of every operation once for all
+ * backends, keeps the sticky error, and calls through the backend's table.
+ *
+ * A wrong argument is a fault of the caller: ERR_INTERNAL with the numbers, and the device is not
+ * touched. Only what the device itself reports (ERR_DEVICE) sticks.
+ */
+#include "kernels/kernels_private.h"
+
+#include <stdlib.h>
+
+static enum kern_fault planted;
+
+void kern_plant(enum kern_fault f)
+{
+    planted = f;
+}
+
+enum kern_fault kern_planted(void)
+{
+    return planted;
+}
+
+static const char *const arith_names[] = {"f32", "mma90"};
+
+const char *kern_arith_name(enum kern_arith a)
+{
+    return arith_names[a];
+}
+
+bool kern_arith_find(const char *name, enum kern_arith *a)
+{
+    for (size_t i = 0; i < ARRAY_LEN(arith_names); i++) {
+        if (strcmp(name, arith_names[i]) == 0) {
+            *a = (enum kern_arith)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+enum err_code kern_open(struct kern **k, const struct kern_options *o, struct err *e)
+{
+    const char *device = o->device ? o->device : "auto";
+    *k = NULL;
+    if (strcmp(device, "cpu") == 0 || strcmp(device, "auto") == 0)
+        return cpu_open(k, o, e);
+    if (strncmp(device, "cuda", 4) == 0 && (device[4] == 0 || device[4] == ':'))
+        return err_set(e, ERR_DEVICE, "device '%s': this build has no CUDA backend", device);
+    return err_set(e, ERR_USAGE, "unknown device '%s': expected cpu, cuda:N or auto", device);
+}
+
+void kern_close(struct kern *k)
+{
+    if (k)
+        k->table->close(k);
+}
+
+enum kern_arith kern_arith(const struct kern *k)
+{
+    return k->arith;
+}
+
+size_t kern_act_bytes(const struct kern *k)
+{
+    return k->arith == KERN_F32 ? 4 : 2;
+}
+
+const char *kern_device(const struct kern *k)
+{
+    return k->device;
+}
+
+const char *kern_isa(const struct kern *k)
+{
+    return k->isa;
+}
+
+int kern_threads(const struct kern *k)
+{
+    return k->threads;
+}
+
+const char *const *kern_isa_list(void)
+{
+    return cpu_isa_list();
+}
+
+/* ---- sticky errors ----------------------------------------------------------------------------
+ */
+static enum err_code healthy(struct kern *k, struct err *e)
+{
+    if (k->failed == ERR_OK)
+        return ERR_OK;
+    if (e)
+        *e = k->failure;
+    return k->failed;
+}
+
+static enum err_code keep(struct kern *k, enum err_code rc, const struct err *found, struct err *e)
+{
+    if (rc == ERR_DEVICE && k->failed == ERR_OK) {
+        k->failed = rc;
+        k->failure = *found;
+    }
+    if (rc != ERR_OK && e && e != found)
+        *e = *found;
+    return rc;
+}
+
+/* Runs one call of the table between the two. */
+#define GUARDED(k, e, call)                                                                        \
+    do {                                                                                           \
+        struct err found_ = {.text = ""};                                                          \
+        enum err_code rc_ = healthy(k, e);                                                         \
+        if (rc_ != ERR_OK)                                                                         \
+            return rc_;                                                                            \
+        rc_ = (k)->table->call;                                                                    \
+        return keep(k, rc_, &found_, e);                                                           \
+    } while (0)
+
+/* ---- memory and weights ------------------------------------------------------------------------
+ */
+enum err_code kern_alloc(struct kern *k, size_t bytes, void **p, struct err *e)
+{
+    *p = NULL;
+    GUARDED(k, e, alloc(k, bytes, p, &found_));
+}
+
+void kern_free(struct kern *k, void *p)
+{
+    if (p)
+        k->table->free(k, p);
+}
+
+enum err_code kern_upload(struct kern *k, void *dst, const void *src, size_t bytes, struct err *e)
+{
+    GUARDED(k, e, upload(k, dst, src, bytes, &found_));
+}
+
+enum err_code kern_download(struct kern *k, void *dst, const void *src, size_t bytes, struct err *e)
+{
+    GUARDED(k, e, download(k, dst, src, bytes, &found_));
+}
+
+enum err_code kern_zero(struct kern *k, void *dst, size_t bytes, struct err *e)
+{
+    GUARDED(k, e, zero(k, dst, bytes, &found_));
+}
+
+enum err_code kern_weight_load(struct kern *k, const struct ckpt_weight *const *parts, int n,
+                               struct kern_weight **w, struct err *e)
+{
+    *w = NULL;
+    GUARDED(k, e, weight_load(k, parts, n, w, &found_));
+}
+
+void kern_weight_free(struct kern *k, struct kern_weight *w)
+{
+    if (w)
+        k->table->weight_free(k, w);
+}
+
+size_t kern_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n)
+{
+    return k->table->weight_bytes(k, parts, n);
+}
+
+int64_t kern_weight_rows(const struct kern_weight *w)
+{
+    return w->rows;
+}
+
+int64_t kern_weight_k(const struct kern_weight *w)
+{
+    return w->k;
+}
+
+size_t kern_page_bytes(const struct kern *k, int n_kv, int head_dim)
+{
+    return k->table->page_bytes(k, n_kv, head_dim);
+}
+
+size_t kern_scratch_bytes(const struct kern *k, const struct kern_limits *l)
+{
+    return k->table->scratch_bytes(k, l);
+}
+
+enum err_code kern_reserve(struct kern *k, const struct kern_limits *l, struct err *e)
+{
+    GUARDED(k, e, reserve(k, l, &found_));
+}
+
+/* ---- validation ---------------------------------------------------------------------------------
+ */
+#define NEED(cond, ...)                                                                            \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            return err_set(e, ERR_INTERNAL, __VA_ARGS__);                                          \
+    } while (0)
+
+static enum err_code check_rows(const struct kern_rows *r, struct err *e)
+{
+    NEED(r, "no rows");
+    NEED(r->n_tok >= 0 && r->n_seq >= 0 && r->pages_max >= 0,
+         "rows %d, sequences %d, pages %d: expected none negative", r->n_tok, r->n_seq,
+         r->pages_max);
+    return ERR_OK;
+}
+
+static enum err_code check_heads(int n_head, int n_kv, int head_dim, struct err *e)
+{
+    NEED(n_head > 0 && n_kv > 0 && n_head % n_kv == 0,
+         "%d query heads over %d KV heads: expected a whole multiple", n_head, n_kv);
+    NEED(head_dim > 0 && head_dim <= KERN_HEAD_MAX, "head_dim %d: expected 1..%d", head_dim,
+         KERN_HEAD_MAX);
+    return ERR_OK;
+}
+
+static enum err_code check_embed(const struct embed_args *a, struct err *e)
+{
+    enum err_code rc = check_rows(a->rows, e);
+    if (rc != ERR_OK)
+        return rc;
+    NEED(a->w && a->out && a->rows->id, "a pointer is missing");
+    return ERR_OK;
+}
+
+static enum err_code check_linear(const struct linear_args *a, struct err *e)
+{
+    NEED(a->n_tok >= 0 && a->n_parts >= 1 && a->n_parts <= LINEAR_PARTS_MAX,
+         "%d rows, %d parts: expected 1..%d parts", a->n_tok, a->n_parts, LINEAR_PARTS_MAX);
+    for (int i = 0; i < a->n_parts; i++) {
+        const struct linear_part *p = &a->part[i];
+        NEED(p->w && p->out && a->x, "part %d: a pointer is missing", i);
+        NEED(p->w->k == a->part[0].w->k, "part %d: K %lld, part 0 has %lld", i, (long long)p->w->k,
+             (long long)a->part[0].w->k);
+        NEED(p->out_stride >= p->w->rows, "part %d: stride %lld below %lld rows", i,
+             (long long)p->out_stride, (long long)p->w->rows);
+        NEED(a->x_stride >= p->w->k, "input stride %lld below K %lld", (long long)a->x_stride,
+             (long long)p->w->k);
+    }
+    return ERR_OK;
+}
+
+static enum err_code check_rms_norm(const struct rms_norm_args *a, struct err *e)
+{
+    NEED(a->n_rows >= 0 && a->inner > 0 && a->d > 0 && a->d < 1 << 24,
+         "%lld rows of %lld (%lld inside one): expected d in 1..2^24", (long long)a->n_rows,
+         (long long)a->d, (long long)a->inner);
+    NEED(a->h && a->w && a->out, "a pointer is missing");
+    NEED(a->out != a->h || a->out_f32, "only an f32 result may replace its input");
+    return ERR_OK;
+}
+
+static enum err_code check_rope_kv(const struct rope_kv_args *a, struct err *e)
+{
+    enum err_code rc = check_rows(a->rows, e);
+    if (rc == ERR_OK)
+        rc = check_heads(a->n_head, a->n_kv, a->head_dim, e);
+    if (rc != ERR_OK)
+        return rc;
+    NEED(a->rot_dim >= 0 && a->rot_dim <= a->head_dim && a->rot_dim % 2 == 0,
+         "rot_dim %d: expected even, at most head_dim %d", a->rot_dim, a->head_dim);
+    NEED(a->q && a->k && a->v && a->q_out && a->kv && a->cos_sin, "a pointer is missing");
+    return ERR_OK;
+}
+
+static enum err_code check_attention(const struct attention_args *a, struct err *e)
+{
+    enum err_code rc = check_rows(a->rows, e);
+    if (rc == ERR_OK)
+        rc = check_heads(a->n_head, a->n_kv, a->head_dim, e);
+    if (rc != ERR_OK)
+        return rc;
+    NEED(a->scale > 0 && a->softcap >= 0 && a->window >= 0,
+         "scale %g, softcap %g, window %d: expected positive, none negative", (double)a->scale,
+         (double)a->softcap, a->window);
+    NEED(a->q && a->kv && a->out, "a pointer is missing");
+    return ERR_OK;
+}
+
+static enum err_code check_act_mul(const struct act_mul_args *a, struct err *e)
+{
+    NEED(a->n_rows >= 0 && a->d > 0 && a->stride >= a->d, "%lld rows of %lld, stride %lld",
+         (long long)a->n_rows, (long long)a->d, (long long)a->stride);
+    NEED(a->act == ACT_SILU || a->act == ACT_GELU_TANH || a->act == ACT_GPTOSS,
+         "activation %d is unknown", (int)a->act);
+    NEED(a->gate && a->up && a->out, "a pointer is missing");
+    return ERR_OK;
+}
+
+static enum err_code check_add(const struct add_args *a, struct err *e)
+{
+    NEED(a->n >= 0 && a->h && a->x, "%lld elements, or a pointer is missing", (long long)a->n);
+    return ERR_OK;
+}
+
+static enum err_code check_route(const struct route_args *a, struct err *e)
+{
+    NEED(a->n_tok >= 0 && a->n_expert > 0 && a->n_used > 0 && a->n_used <= a->n_expert,
+         "%d of %d experts: expected 1..all", a->n_used, a->n_expert);
+    NEED(a->logits && a->expert && a->weight && a->order && a->first, "a pointer is missing");
+    return ERR_OK;
+}
+
+static enum err_code check_expert_linear(const struct expert_linear_args *a, struct err *e)
+{
+    NEED(a->w && a->x && a->out && a->order && a->first, "a pointer is missing");
+    NEED(a->n_pairs >= 0 && a->n_expert > 0 && a->x_div > 0 && a->rows > 0,
+         "%d pairs, %d experts, divisor %d, %lld rows", a->n_pairs, a->n_expert, a->x_div,
+         (long long)a->rows);
+    NEED(a->w->rows == a->rows * a->n_expert, "matrix of %lld rows: expected %d x %lld",
+         (long long)a->w->rows, a->n_expert, (long long)a->rows);
+    NEED(a->out_stride >= a->rows, "stride %lld below %lld rows", (long long)a->out_stride,
+         (long long)a->rows);
+    return ERR_OK;
+}
+
+static enum err_code check_combine(const struct combine_args *a, struct err *e)
+{
+    NEED(a->n_tok >= 0 && a->n_used > 0 && a->d > 0, "%d rows, %d slots of %lld", a->n_tok,
+         a->n_used, (long long)a->d);
+    NEED(a->y && a->weight && a->out, "a pointer is missing");
+    return ERR_OK;
+}
+
+static enum err_code check_gather(const struct gather_args *a, struct err *e)
+{
+    NEED(a->n >= 0 && a->d > 0 && a->row && a->in && a->out,
+         "%d rows of %lld, or a pointer is missing", a->n, (long long)a->d);
+    return ERR_OK;
+}
+
+static enum err_code check_logits(const struct logits_args *a, struct err *e)
+{
+    NEED(a->n >= 0 && a->n_vocab > 0 && a->n_vocab <= INT32_MAX && a->softcap >= 0,
+         "%d rows of %lld logits, softcap %g", a->n, (long long)a->n_vocab, (double)a->softcap);
+    NEED(a->k >= 2 && a->k <= LOGITS_TOP_MAX && a->k <= a->n_vocab,
+         "top %d of %lld: expected 2..%d", a->k, (long long)a->n_vocab, LOGITS_TOP_MAX);
+    NEED(a->logits && a->top_id && a->top && a->lse && a->hash, "a pointer is missing");
+    return ERR_OK;
+}
+
+static enum err_code check_row_hash(const struct row_hash_args *a, struct err *e)
+{
+    NEED(a->n_rows >= 0 && a->d > 0 && a->stride >= a->d && a->x && a->hash,
+         "%lld rows of %lld, stride %lld, or a pointer is missing", (long long)a->n_rows,
+         (long long)a->d, (long long)a->stride);
+    NEED(a->word_bytes == 4 || a->word_bytes == 2, "words of %d bytes: expected 4 or 2",
+         a->word_bytes);
+    return ERR_OK;
+}
+
+#define X(op)                                                                                      \
+    static enum err_code run_##op(struct kern *k, const struct op##_args *a, struct err *e)        \
+    {                                                                                              \
+        GUARDED(k, e, op(k, a, &found_));                                                          \
+    }                                                                                              \
+    enum err_code kern_##op(struct kern *k, const struct op##_args *a, struct err *e)              \
+    {                                                                                              \
+        enum err_code rc = check_##op(a, e);                                                       \
+        return rc == ERR_OK ? run_##op(k, a, e) : err_wrap(e, rc, #op);                            \
+    }
+KERN_OPS(X)
+#undef X
