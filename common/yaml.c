@@ -17,7 +17,7 @@
 
 #define DEPTH_MAX  32
 #define EVENTS_MAX 100000
-#define KEYS_MAX   256 /* of one mapping; bounds the search for keys that come twice */
+#define KEYS_MAX   256 /* names of one mapping or enumeration that an error offers */
 
 struct text {
     const char *bytes, *name;
@@ -220,12 +220,11 @@ static enum err_code check_number(const struct text *t, const yaml_node_t *node,
 static enum err_code check_node(const struct text *t, yaml_document_t *doc, yaml_node_t *node,
                                 const cyaml_schema_value_t *schema);
 
+/* Quadratic in the keys before the first unknown or repeated one, so in the schema's fields. */
 static enum err_code check_twice(const struct text *t, yaml_document_t *doc,
                                  const yaml_node_pair_t *start, const yaml_node_pair_t *at)
 {
     const yaml_node_t *key = yaml_document_get_node(doc, at->key);
-    if (at - start >= KEYS_MAX)
-        return fault(t, key->start_mark, "more than 256 keys in one mapping");
     for (const yaml_node_pair_t *p = start; p < at; p++) {
         const yaml_node_t *other = yaml_document_get_node(doc, p->key);
         if (strcmp(scalar(other), scalar(key)) != 0)

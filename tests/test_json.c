@@ -219,7 +219,8 @@ START_TEST(a_file_fault_names_the_file)
     test_spill(path, "[1]", 3);
     ck_assert_int_eq(json_read(path, &v, &e), ERR_OK);
     json_decref(v);
-    for (int nth = 1, rc = -1; rc != ERR_OK; nth++) {
+    enum err_code rc = ERR_NOMEM;
+    for (int nth = 1; rc != ERR_OK; nth++) {
         io_fault_set(IO_FAULT_ALLOC, nth);
         rc = json_read(path, &v, &e);
         io_fault_set(IO_FAULT_ALLOC, 0);
