@@ -38,4 +38,11 @@ MUST_USE enum err_code chat_render(const struct chat_template *t, const json_t *
                                    struct chat_spans *out, struct err *e);
 void chat_spans_free(struct chat_spans *s);
 
+/* The messages as apply_chat_template of transformers 5.x hands them to a template: keys whose
+ * value is null are dropped, and the first that is there of reasoning_content, thinking and
+ * reasoning becomes the message's reasoning_content and, where it has none, its thinking. *out is
+ * a new reference; messages is not changed. ERR_INPUT for what is no array of objects and for an
+ * empty one. */
+MUST_USE enum err_code chat_messages_normalize(const json_t *messages, json_t **out, struct err *e);
+
 #endif
