@@ -127,6 +127,10 @@ static enum err_code make(const struct args *a, const struct plan *p, const stru
         return err_set(e, ERR_USAGE, "--isa: found '%s', expected c, avx2 or avx512", a->isa);
     if (!affine_isa_here(j.pack.isa))
         return err_set(e, ERR_USAGE, "--isa: this processor has no %s", a->isa);
+    const struct checkpoint *c = p->ckpt;
+    if (!c->tokenizer_json)
+        log_warn("%s: no tokenizer.json%s%s", c->path, c->tokenizer_err.text[0] ? ": " : "",
+                 c->tokenizer_err.text);
     uint64_t total = 0;
     for (size_t i = 0; i < p->n_items; i++)
         total += p->items[i].w->bytes;

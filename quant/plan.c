@@ -25,7 +25,9 @@ static uint64_t dtype_bytes(enum dtype t, int64_t n)
 
 void plan_set_dense(struct plan_item *it, enum dtype dtype)
 {
-    bool same = it->w->enc == CKPT_DENSE && it->w->dtype == dtype && !it->w->minus_one;
+    const struct ckpt_weight *w = it->w;
+    bool same = w->enc == CKPT_DENSE && w->dtype == dtype && !w->minus_one;
+    same &= !w->rope_heads || w->n_dim >= 2; /* a permuted vector is put in order by decoding */
     it->action = same ? PLAN_COPY : PLAN_DENSE;
     it->packed = false;
     it->dtype = dtype;
@@ -63,8 +65,13 @@ static void keep(struct plan_item *it)
 
 enum err_code plan_keep_all(struct plan **out, const struct checkpoint *c, struct err *e)
 {
-    struct plan *p = calloc(1, sizeof *p);
     *out = NULL;
+    if (!c->hp_ok) {
+        if (e)
+            *e = c->hp_err;
+        return ERR_INPUT;
+    }
+    struct plan *p = calloc(1, sizeof *p);
     if (p)
         p->items = calloc(MAX2(c->n_weights, 1), sizeof *p->items);
     if (!p || !p->items) {

@@ -198,12 +198,12 @@ START_TEST(prompt_text_never_becomes_a_control_token)
     ck_assert_int_eq(lm_encode_chat(m, messages, NULL, &ids, NULL), ERR_OK);
     int ends = 0, assistants = 0;
     for (size_t i = 0; i < ids.n; i++) {
-        ends += ids.ids[i] == 256;
-        assistants += ids.ids[i] == 258;
+        ends += ids.ids[i] == 258;
+        assistants += ids.ids[i] == 260;
     }
     ck_assert_int_eq(ends, 1); /* the template's own */
     ck_assert_int_eq(assistants, 1);
-    ck_assert_int_eq(ids.ids[0], 257);
+    ck_assert_int_eq(ids.ids[0], 259);
     json_decref(messages);
     token_list_free(&ids);
     lm_close(m);

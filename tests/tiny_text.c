@@ -35,7 +35,7 @@ static void put_tokenizer(struct strbuf *b)
         strbuf_printf(b,
                       "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,"
                       "\"rstrip\":false,\"normalized\":false,\"special\":true}",
-                      i ? "," : "", 256 + i, added[i]);
+                      i ? "," : "", 258 + i, added[i]);
     strbuf_puts(b, "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
                    "\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"
                    "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\","
@@ -49,7 +49,7 @@ static void put_tokenizer(struct strbuf *b)
         put_token(b, i);
         strbuf_printf(b, ":%d", i);
     }
-    strbuf_puts(b, ",\"th\":259,\"the\":260},\"merges\":[\"t h\",\"th e\"]}}\n");
+    strbuf_puts(b, ",\"th\":256,\"the\":257},\"merges\":[\"t h\",\"th e\"]}}\n");
 }
 
 static enum err_code write_text(const char *dir, const char *name, const char *text, size_t len,
@@ -68,7 +68,7 @@ enum err_code tiny_text_write(const char *dir, struct err *e)
         "{\"eos_token\": \"<|end|>\", \"chat_template\": \"{% for m in messages %}"
         "{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}\"}\n";
-    static const char generation[] = "{\"eos_token_id\": 256}\n";
+    static const char generation[] = "{\"eos_token_id\": 258}\n";
     struct strbuf b = {0};
     put_tokenizer(&b);
     enum err_code rc = strbuf_ok(&b, e);

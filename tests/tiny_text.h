@@ -4,9 +4,9 @@
 
 #include "common/err.h"
 
-/* Writes tokenizer.json (ids 0..255 are the bytes, 256 is <|end|>, 257 is <|user|>, 258 is
- * <|assistant|>, all special, no merges but two), tokenizer_config.json with the template, and
- * generation_config.json with stop id 256, into a model's folder. */
+/* Writes tokenizer.json (ids 0..255 are the bytes, 256 "th", 257 "the"; special: 258 <|end|>,
+ * 259 <|user|>, 260 <|assistant|>), tokenizer_config.json with the template, and
+ * generation_config.json with stop id 258, into a model's folder. */
 MUST_USE enum err_code tiny_text_write(const char *dir, struct err *e);
 
 #endif
