@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "common/hash.h"
+#include "common/io.h"
 #include "tests/archive_make.h"
 #include "tests/check_main.h"
 #include "tests/ckpt_make.h"
@@ -552,6 +553,30 @@ START_TEST(checkpoints_open_inside_archives)
 }
 END_TEST
 
+START_TEST(a_failing_allocation_is_said_and_leaks_nothing)
+{
+    struct strbuf b = {0};
+    tiny_gguf(&b);
+    write_file(dir, "m.gguf", b.data, b.len);
+    put_tiny(true, TINY_CONFIG TINY_QUANT "}");
+    strbuf_free(&b);
+    int failed = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        enum err_code rc = ERR_NOMEM;
+        for (int64_t nth = 1; rc != ERR_OK; nth++) {
+            checkpoint_close(c);
+            io_fault_set(IO_FAULT_ALLOC, nth);
+            rc = checkpoint_open(&c, turn ? at("m.gguf") : dir, &err);
+            io_fault_set(IO_FAULT_ALLOC, 0);
+            if (rc != ERR_OK && rc != ERR_NOMEM)
+                ck_abort_msg("allocation %lld: %s", (long long)nth, err.text);
+            failed += rc != ERR_OK;
+        }
+    }
+    ck_assert_int_gt(failed, 10);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("checkpoint");
@@ -576,6 +601,7 @@ Suite *test_suite(void)
     tcase_add_test(t, rope_divisors_become_llama3_only_when_they_are_those);
     tcase_add_test(t, a_vocabulary_that_cannot_be_used_is_said);
     tcase_add_loop_test(t, checkpoints_open_inside_archives, MAKE_TAR, MAKE_ZIP_STORED + 1);
+    tcase_add_test(t, a_failing_allocation_is_said_and_leaks_nothing);
     suite_add_tcase(s, t);
     return s;
 }
