@@ -64,10 +64,12 @@ START_TEST(every_format_and_variant_equals_the_reference)
     for (size_t g = 0; g < ARRAY_LEN(group_all); g++)
         for (size_t s = 0; s < ARRAY_LEN(k_all); s++) {
             struct qformat q = {bits, group_all[g], type};
-            struct fix_weight w = fix_affine(&r, s == 1 ? 67 : 33, k_all[s], q, 0.1f);
+            struct fix_weight w = fix_affine(&r, s == 1 ? 67 : 7, k_all[s], q, 0.1f);
             char what[64];
             snprintf(what, sizeof what, "%d bits, group %d, %s", bits, q.group, dtype_name(type));
-            for (const char *const *isa = kern_isa_list(); *isa; isa++) {
+            /* Plain C calls fmaf in the library: two lengths are enough for it. */
+            bool any = kern_isa_list()[1] != NULL;
+            for (const char *const *isa = kern_isa_list() + (any && s >= 2); *isa; isa++) {
                 expect_reference(*isa, 1, &w, 1, what);
                 expect_reference(*isa, 2, &w, 5, what);
             }
@@ -129,7 +131,7 @@ END_TEST
  * outputs that differ. */
 static int64_t count_batch_differences(const char *isa, int threads, bool nan_neighbours)
 {
-    enum { ROWS = 100, K = 1184, M_MAX = 257 };
+    enum { ROWS = 40, K = 1056, M_MAX = 257 };
     struct rng r = {.seed = 21};
     struct fix_weight w = fix_affine(&r, ROWS, K, (struct qformat){4, 32, DT_BF16}, 0.1f);
     struct kern *one = fix_open(KERN_F32, isa, 1), *k = fix_open(KERN_F32, isa, threads);
