@@ -3,10 +3,22 @@
 #define ASSAY_TESTS_CHECK_MAIN_H
 
 #include <check.h>
+#include <stddef.h>
 
 Suite *test_suite(void);
 
 /* Called by test_suite when data that the tests need is not here: printed and counted. */
 void test_skip(const char *why);
+
+/* A fresh empty folder, removed with all it holds when the test's process ends well. */
+const char *test_folder(void);
+/* folder/name in static memory that the 64th call after it takes again. */
+const char *test_path(const char *folder, const char *name);
+/* Whole files without the code under test; a failure fails the test. test_slurp's bytes are
+ * terminated and the caller's. */
+void test_spill(const char *path, const void *data, size_t bytes);
+char *test_slurp(const char *path, size_t *bytes);
+/* Names in a folder, sorted and joined by blanks, in static memory. */
+const char *test_names(const char *folder);
 
 #endif

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Ids and texts of our tokenizer against Python tokenizers, and the GGUF vocabularies' vectors.
+
+    tokenizers_diff.py BUILD_DIR DATA_DIR [--n 20000] [--seed 1] [--only NAME]
+
+Every string is encoded with and without the post-processor and with control tokens parsed and
+not; the ids, and rows of random ids, are decoded with and without special tokens and as a stream.
+"""
+import argparse
+
+import lzma
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+from tokenizers import Tokenizer  # noqa: E402
+
+NAMES = ["gpt2", "llama3_2", "qwen3", "gemma3", "gptoss", "mistral_nemo", "llama2"]
+VOCABS = ["gpt-2", "llama-bpe", "llama-spm", "qwen2", "qwen35", "gemma-4"]
+
+WORDS = """the quick brown fox jumps over Hello WORLD don't I'll we've it's they're 'S 'LL I'M
+HTTPServer camelCase snake_case __init__ 3.14159 1,000,000 2024-01-31 0xDEADBEEF 1e-9 $5.00 50%
+naïve café Ärger straße œuvre señor façade e\u0301 o\u0308 ñ İstanbul ﬁne ﬀ ŉ ǆ ſ 'ſ K Å Ω
+привет МИР нещо на Български зачем ελληνικά Ώρα γειά שלום עולם مرحبا بالعالم هَٰذَا فارسی हिन्दी
+नमस्ते क्षत्रिय বাংলা ਪੰਜਾਬੀ ગુજરાતી தமிழ் తెలుగు ಕನ್ನಡ മലയാളം සිංහල ไทย ภาษาไทย ລາວ မြန်မာ ខ្មែរ
+ქართული հայերեն አማርኛ 日本語 カタカナ ひらがな 漢字 中文 你好世界 한국어 안녕 ᄒ\u1161ᆫ 가\u11a8 ᠮᠣᠩᠭᠣᠯ བོད་ཡིག
+🦙 👍🏽 👨‍👩‍👧‍👦 🇩🇪🇫🇷 ❤️ ☃ ⚡ ✨ 🏳️‍🌈 １２３ ４５６ ٣٤٥ ४५६ Ⅷ ½ ² ₃ ① 𝟘𝟙 𝔘𝔫𝔦 𐍈 𓀀 𒀀 ꧁ ܫܠܡܐ ߒߞߏ ␣ ▁ ▁▁ Ġ Ċ Ā <0x41>
+<0xE2> <unk> </s> <s> [INST] <|im_start|> <|endoftext|> <bos> \u180e \u200b \u200d \ufeff \u2028 \ufffd
+""".split()
+SPACES = [" ", " ", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n", "\n ", "\t\t", "\u00a0",
+          "\u3000", "\u2003", "\x0b", "\x0c", "\x85", "\u1680", "\u202f", "\u180e", "\u2028", ""]
+CODE = ["def f(x):\n    return x+1\n", "for (int i = 0; i < n; i++) {\n\ta[i] += 2;\n}\n", "a=b;c&&d",
+        "<div class=\"x\">&nbsp;</div>", "SELECT * FROM t WHERE a='b';", "{\"k\": [1, 2.5e3, null]}",
+        "/* c */ // d\n#include <x.h>", "$ ls -la | grep '^d' > /dev/null 2>&1", "https://x.y/z?a=b#c",
+        "'''doc'''", "x->y::z!==w", "\\n\\t\\\\", "C:\\Users\\x", "====----****", "((((()))))", "...?!?!"]
+MARKS = [0x300, 0x301, 0x316, 0x327, 0x345, 0x591, 0x64b, 0x651, 0x93c, 0x94d, 0xe38, 0xf71, 0xf74,
+         0x1ab0, 0x1dc0, 0x20d0, 0x3099, 0x302a, 0xfb1e, 0xfe20, 0x1d165, 0x1e8d0, 0x8ca, 0x1dfa,
+         0x11f41, 0x11930, 0x11935, 0x7fd, 0x1abf, 0x10eab, 0x334, 0x338]
+BLOCKS = [(0x20, 0x7e), (0xa0, 0x24f), (0x250, 0x52f), (0x530, 0x8ff), (0x900, 0xdff), (0xe00, 0x10ff),
+          (0x1100, 0x13ff), (0x1400, 0x1fff), (0x2000, 0x2bff), (0x2c00, 0x33ff), (0x4e00, 0x9fff),
+          (0xa000, 0xabff), (0xac00, 0xd7a3), (0xf900, 0xffff), (0x10000, 0x12fff), (0x13000, 0x16fff),
+          (0x1d000, 0x1dfff), (0x1e000, 0x1eeff), (0x1f000, 0x1faff), (0x20000, 0x323af), (0xe0000, 0xe01ef),
+          (0x0, 0x10ffff)]
+
+
+def one_string(r):
+    """A string with slots \\ue000 where an added token, or nearly one, is put later."""
+    kind = r.randrange(12)
+    if kind <= 2:
+        return "".join(r.choice(WORDS) + r.choice(SPACES) for _ in range(r.randrange(1, 16)))
+    if kind == 3:
+        return bytes(r.randrange(256) for _ in range(r.randrange(1, 60))).decode("utf-8", "replace")
+    if kind == 4:
+        lo, hi = r.choice(BLOCKS)
+        return "".join(chr(c) for c in (r.randint(lo, hi) for _ in range(r.randrange(1, 40)))
+                       if not 0xd800 <= c < 0xe000)
+    if kind == 5:
+        return "".join(r.choice(SPACES) for _ in range(r.randrange(1, 12))) + r.choice(WORDS + [""])
+    if kind == 6:
+        return r.choice(CODE) * r.randrange(1, 4) + r.choice(SPACES) + r.choice(CODE)
+    if kind == 7:
+        unit = r.choice(WORDS + CODE + SPACES[:-1] + ["a", "=", "\u2581", "0"])
+        return (unit * r.randrange(1, 200))[:400]
+    if kind == 8:
+        return "".join(str(r.randrange(10 ** r.randrange(1, 12))) + r.choice([" ", ",", ".", "", "\u0663", "e"])
+                       for _ in range(r.randrange(1, 8)))
+    if kind == 9:
+        return "".join(chr(r.choice(MARKS)) if r.random() < .6 else r.choice("aeo가क็\u1100\u1161Ω ")
+                       for _ in range(r.randrange(1, 30)))
+    parts = [r.choice(WORDS + ["", " ", "\n"]) + r.choice(SPACES) for _ in range(r.randrange(1, 6))]
+    return "\ue000".join(parts + [""] * r.randrange(2))
+
+
+def fill(r, text, added):
+    out = text.split("\ue000")
+    for i in range(len(out) - 1):
+        token = r.choice(added)
+        miss = r.randrange(6)
+        if miss == 0:
+            token = token[:-1]
+        elif miss == 1:
+            token = token[1:]
+        elif miss == 2:
+            k = r.randrange(len(token) + 1)
+            token = token[:k] + r.choice([" ", "x", "<", "\u0301"]) + token[k:]
+        out[i] += token
+    return "".join(out)
+
+
+class Ours:
+    def __init__(self, build, path):
+        self.argv = [os.path.join(build, "tests", "tool_tokenize"), path]
+
+    def run(self, records):
+        """records: (mode, text or ids) -> ids or text; None where it refused."""
+        data = bytearray()
+        for mode, x in records:
+            if isinstance(x, str):
+                x = x.encode()
+                data += mode.encode() + struct.pack("<I", len(x)) + x
+            else:
+                data += mode.encode() + struct.pack("<I", len(x)) + struct.pack("<%di" % len(x), *x)
+        p = subprocess.run(self.argv, input=bytes(data), stdout=subprocess.PIPE, check=True)
+        out, at = [], 0
+        for mode, _ in records:
+            n, = struct.unpack_from("<I", p.stdout, at)
+            at += 4
+            if n == 0xffffffff:
+                out.append(None)
+            elif mode in "dDs":
+                out.append(p.stdout[at:at + n].decode("utf-8", "surrogateescape"))
+                at += n
+            else:
+                out.append(list(struct.unpack_from("<%di" % n, p.stdout, at)))
+                at += 4 * n
+        assert at == len(p.stdout)
+        return out
+
+
+def theirs_encode(t, mode, texts):
+    t.encode_special_tokens = mode in "eE"
+    return [x.ids for x in t.encode_batch_fast(texts, add_special_tokens=mode in "EP")]
+
+
+def compare(what, records, want, got):
+    """Prints up to three differences; returns their number."""
+    bad = [i for i in range(len(want)) if want[i] != got[i]]
+    for i in bad[:3]:
+        print("  %s %s %s\n    want %s\n    got  %s"
+              % (what, records[i][0], ascii(records[i][1])[:300], ascii(want[i])[:300], ascii(got[i])[:300]))
+    return len(bad)
+
+
+def check_tokenizer(ours, theirs, texts, r):
+    added = [x.content for x in theirs.get_added_tokens_decoder().values()]
+    texts = [fill(r, s, added) for s in texts]
+    records, want = [], []
+    for mode, part in (("P", texts), ("e", texts), ("p", texts[::4]), ("E", texts[1::4])):
+        records += [(mode, s) for s in part]
+        want += theirs_encode(theirs, mode, part)
+    bad = compare("encode", records, want, ours.run(records))
+    n = len(records)
+    top = theirs.get_vocab_size() + 3
+    rows = want[:len(texts)] + [[r.randrange(top) for _ in range(r.randrange(1, 12))] for _ in texts[::2]]
+    low = [[r.randrange(min(top, 300)) for _ in range(r.randrange(1, 12))] for _ in texts[::4]]
+    rows += low
+    keep = theirs.decode_batch(rows, skip_special_tokens=False)
+    skip = theirs.decode_batch(rows, skip_special_tokens=True)
+    records = [(m, x) for m in "dsD" for x in rows]
+    bad += compare("decode", records, keep + keep + skip, ours.run(records))
+    return n + len(records), bad
+
+
+def check_vectors(ours, folder, name):
+    text = open(os.path.join(folder, name + ".inp"), encoding="utf-8", newline="").read()
+    texts = text.split("\n__ggml_vocab_test__\n")
+    lines = open(os.path.join(folder, name + ".out")).read().split("\n")
+    want = [[int(x) for x in line.split()] for line in lines[:-1]]
+    texts = texts if texts[-1] else texts[:-1]
+    assert len(texts) == len(want), (len(texts), len(want))
+    records = [("e", s) for s in texts]
+    return len(records), compare("vector", records, want, ours.run(records))
+
+
+def unpack(path, folder):
+    out = os.path.join(folder, os.path.basename(path)[:-3])
+    with lzma.open(path) as f, open(out, "wb") as g:
+        g.write(f.read())
+    return out
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("build")
+    a.add_argument("data", nargs="?", default="")
+    a.add_argument("--n", type=int, default=20000)
+    a.add_argument("--seed", type=int, default=1)
+    a.add_argument("--only")
+    a = a.parse_args()
+    passed = failed = skipped = 0
+    r = random.Random(a.seed)
+    texts = [one_string(r) for _ in range(a.n)]
+    for kind, names in (("tokenizers", NAMES), ("vocab", VOCABS)):
+        for name in names:
+            if a.only and a.only != name:
+                continue
+            base = os.path.join(a.data, kind, name)
+            source = os.path.join(base, "tokenizer.json.xz") if kind == "tokenizers" else base + ".gguf.xz"
+            if not os.path.exists(source):
+                print("SKIP %s: no %s" % (name, source))
+                skipped += 1
+                continue
+            start = time.time()
+            with tempfile.TemporaryDirectory() as tmp:
+                path = unpack(source, tmp)
+                ours = Ours(a.build, path)
+                if kind == "tokenizers":
+                    n, bad = check_tokenizer(ours, Tokenizer.from_file(path), texts, random.Random(a.seed))
+                else:
+                    n, bad = check_vectors(ours, os.path.join(a.data, kind), name)
+            print("%s %s: %d comparisons, %d differ, %.1f s" % (kind, name, n, bad, time.time() - start))
+            sys.stdout.flush()
+            passed += n - bad
+            failed += bad
+    print("%d passed, %d failed, %d skipped" % (passed, failed, skipped))
+    return 1 if failed or not passed and not skipped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
