@@ -1,4 +1,4 @@
-/* cpu_mma_attention.c: rule 4 in mma90, over pages.
+/* cpu_mma_attention.c: rule 4 in mma90, over pages, and what writes the pages.
  *
  * Owns the scores, the online softmax, the splits and their merge; the formulas are those of
  * docs/numerics-mma90.md. A work item is one row's heads of one kv head (or one head, where there
@@ -55,7 +55,8 @@ static const uint32_t *page_half(const struct item *it, int32_t pos, int which)
     return base + number * page + ((size_t)it->kv * 2 + (size_t)which) * half;
 }
 
-/* ---- one tile --------------------------------------------------------------------------------- */
+/* ---- one tile ---------------------------------------------------------------------------------
+ */
 
 /* Raw scores of keys [lo, hi) of the tile, one chain over the head's dims from +0. Blocks of
  * sixteen keys without one of them are left alone. */
@@ -84,13 +85,13 @@ static void soften_tile(const struct item *it, struct head *h, int lo, int hi)
     uint16_t p[KERN_TILE] = {0};
     float m = h->m, cap = it->a->softcap;
     for (int j = lo; j < hi; j++) {
-        if (cap != 0)
-            h->s[j] = elem_softcap(h->s[j] * it->a->scale, cap);
-        m = h->s[j] > m ? h->s[j] : m;
+        if (cap > 0)
+            h->s[j] = elem_softcap(it->a->scale * h->s[j], cap);
+        m = elem_max(h->s[j], m); /* passes over a NaN: the same in any order */
     }
-    float mc = m * it->c, f = elem_exp2_full(it->c * (h->m - m));
+    float f = elem_rescale(h->m, m, it->c);
     for (int j = lo; j < hi; j++)
-        p[j] = bf16_from_f32(elem_exp2_p(fmaf(h->s[j], it->c, -mc)));
+        p[j] = bf16_from_f32(elem_exp2_p(elem_score_exponent(h->s[j], m, it->c)));
     for (int d = 0; d < it->dims; d++)
         h->o[d] *= f;
     for (int lane = 0; lane < CPU_MMA_LANES; lane++)
@@ -99,12 +100,21 @@ static void soften_tile(const struct item *it, struct head *h, int lo, int hi)
     it->ops->prepare(p, KERN_TILE, (struct cpu_mma_input){h->s, h->p_e, h->p_wide});
 }
 
+/* V of a masked key counts as +0, so that what a later token wrote cannot reach an earlier row, not
+ * even as zero times NaN. Exponent fields may stay: P of these keys is +0. */
+static void clear_masked(struct cpu_mma_strip *s, int lo, int hi)
+{
+    memset(s->v[0], 0, (size_t)lo * sizeof s->v[0]);
+    memset(s->v[hi], 0, (size_t)(KERN_TILE - hi) * sizeof s->v[0]);
+}
+
 /* O and L take the tile's four steps of P against V and against ones. */
-static void weigh_tile(struct item *it, const uint32_t *values)
+static void weigh_tile(struct item *it, const uint32_t *values, int lo, int hi)
 {
     int steps = KERN_TILE / MMA90_K;
     for (int d = 0; d < it->dims; d += CPU_MMA_LANES) {
         it->ops->expand_pairs(values + (size_t)d * KERN_TILE / 2, KERN_TILE, &it->strip);
+        clear_masked(&it->strip, lo, hi);
         for (int h = 0; h < it->n; h++) {
             struct head *hd = &it->head[h];
             struct cpu_mma_input p = {hd->s, hd->p_e, hd->p_wide};
@@ -118,7 +128,8 @@ static void weigh_tile(struct item *it, const uint32_t *values)
     }
 }
 
-/* ---- splits ----------------------------------------------------------------------------------- */
+/* ---- splits -----------------------------------------------------------------------------------
+ */
 
 static void start_split(struct item *it)
 {
@@ -141,9 +152,9 @@ static void merge_split(struct item *it, bool first)
             hd->m_total = hd->m;
             continue;
         }
-        float m = hd->m > hd->m_total ? hd->m : hd->m_total;
-        float f_total = elem_exp2_full(it->c * (hd->m_total - m));
-        float f_split = elem_exp2_full(it->c * (hd->m - m));
+        float m = elem_max(hd->m, hd->m_total);
+        float f_total = elem_rescale(hd->m_total, m, it->c);
+        float f_split = elem_rescale(hd->m, m, it->c);
         for (int d = 0; d < it->dims; d++)
             hd->o_total[d] = fmaf(hd->o[d], f_split, hd->o_total[d] * f_total);
         hd->l_total = fmaf(hd->l[0], f_split, hd->l_total * f_total);
@@ -172,7 +183,7 @@ static void walk_keys(struct item *it)
         score_tile(it, page_half(it, key, 0), lo, hi);
         for (int h = 0; h < it->n; h++)
             soften_tile(it, &it->head[h], lo, hi);
-        weigh_tile(it, page_half(it, key, 1));
+        weigh_tile(it, page_half(it, key, 1), lo, hi);
         if (tile == pos / KERN_TILE || split_of(it, tile + 1) != split_of(it, tile)) {
             merge_split(it, first);
             start_split(it);
@@ -181,16 +192,16 @@ static void walk_keys(struct item *it)
     }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------
+ */
 
 /* The sink is one more key of weight exp(sink) and no value. */
 static void add_sink(struct head *h, float c, float sink, int dims)
 {
-    float mc = h->m_total * c, s = sink * ELEM_LOG2E, top = s > mc ? s : mc;
-    float f = elem_exp2_full(mc - top);
-    h->l_total = fmaf(h->l_total, f, elem_exp2_full(s - top));
+    float m2 = h->m_total * c, s2 = sink * ELEM_LOG2E, scale = elem_sink_scale(m2, s2);
+    h->l_total = fmaf(h->l_total, scale, elem_sink_gain(m2, s2));
     for (int d = 0; d < dims; d++)
-        h->o_total[d] *= f;
+        h->o_total[d] *= scale;
 }
 
 static void load_queries(struct item *it)
@@ -226,8 +237,8 @@ static void store_heads(struct item *it)
 struct attention_ctx {
     const struct attention_args *a;
     const struct cpu_mma_ops *ops;
-    int group;           /* heads of a kv head */
-    int heads;           /* of an item, at most */
+    int group;             /* heads of a kv head */
+    int heads;             /* of an item, at most */
     int64_t items, pieces; /* all; of a kv head */
 };
 
@@ -248,7 +259,7 @@ static void run_attention_item(void *ctx, int64_t i, int thread)
     it.head0 = (int)(kv * c->group + piece * c->heads);
     it.n = (int)MIN2(c->heads, c->group - piece * c->heads);
     it.dims = padded_dims(a->head_dim);
-    it.c = a->softcap != 0 ? ELEM_LOG2E : a->scale * ELEM_LOG2E;
+    it.c = elem_score_factor(a->scale, a->softcap);
     uint32_t ones[KERN_TILE / 2 * CPU_MMA_LANES];
     for (size_t j = 0; j < ARRAY_LEN(ones); j++)
         ones[j] = 0x3f803f80u;
@@ -263,26 +274,76 @@ enum err_code cpu_mma_attention(struct kern *k, const struct attention_args *a, 
     struct attention_ctx c = {.a = a, .ops = cpu_mma_ops_of(cpu_of(k)->isa)};
     (void)e;
     c.group = a->n_head / a->n_kv;
-    c.heads = (int64_t)a->rows->n_tok * a->n_kv < 4 * (int64_t)k->threads
-                  ? 1
-                  : MIN2(c.group, HEADS_MAX);
+    c.heads =
+        (int64_t)a->rows->n_tok * a->n_kv < 4 * (int64_t)k->threads ? 1 : MIN2(c.group, HEADS_MAX);
     c.pieces = (c.group + c.heads - 1) / c.heads;
     c.items = (int64_t)a->rows->n_tok * a->n_kv * c.pieces;
     par_for(k->threads, c.items, run_attention_item, &c);
     return ERR_OK;
 }
 
-/* ---- rope and pages --------------------------------------------------------------------------- */
+/* ---- rope and pages ---------------------------------------------------------------------------
+ */
 
-/* Key `at` of a page's K half takes dim d. */
-static void put_key(uint16_t *keys, int dims, int at, int d, uint16_t v)
+/* Rotates one head of f32 and rounds it to bf16. */
+static void rotate_head(const struct rope_kv_args *a, const float *x, const float *cos_sin,
+                        uint16_t *out)
 {
-    size_t pair = (size_t)(at / CPU_MMA_LANES) * (size_t)dims / 2 + (size_t)d / 2;
-    keys[(pair * CPU_MMA_LANES + (size_t)(at % CPU_MMA_LANES)) * 2 + (size_t)(d % 2)] = v;
+    int half = a->rot_dim / 2;
+    for (int i = 0; i < half; i++) {
+        float c = cos_sin[i], s = cos_sin[half + i];
+        out[i] = bf16_from_f32(elem_rope_first(x[i], x[half + i], c, s));
+        out[half + i] = bf16_from_f32(elem_rope_second(x[i], x[half + i], c, s));
+    }
+    for (int i = a->rot_dim; i < a->head_dim; i++)
+        out[i] = bf16_from_f32(x[i]);
 }
 
-static void put_value(uint16_t *values, int at, int d, uint16_t v)
+/* Key `at` of a page's K half takes the head. */
+static void put_key(uint16_t *keys, int dims, int at, const uint16_t *head, int n)
 {
-    size_t pair = (size_t)(d / CPU_MMA_LANES) * (KERN_PAGE / 2) + (size_t)at / 2;
-    values[(pair * CPU_MMA_LANES + (size_t)(d % CPU_MMA_LANES)) * 2 + (size_t)(at % 2)] = v;
+    size_t first = (size_t)(at / CPU_MMA_LANES) * (size_t)dims / 2,
+           lane = (size_t)at % CPU_MMA_LANES;
+    for (size_t d = 0; d < (size_t)n; d++)
+        keys[((first + d / 2) * CPU_MMA_LANES + lane) * 2 + d % 2] = head[d];
+}
+
+/* Key `at` of a page's V half takes the head. */
+static void put_value(uint16_t *values, int at, const float *v, int n)
+{
+    for (size_t d = 0; d < (size_t)n; d++) {
+        size_t pair = d / CPU_MMA_LANES * (KERN_PAGE / 2) + (size_t)at / 2;
+        values[(pair * CPU_MMA_LANES + d % CPU_MMA_LANES) * 2 + (size_t)at % 2] =
+            bf16_from_f32(v[d]);
+    }
+}
+
+static void rope_row(void *ctx, int64_t t, int thread)
+{
+    const struct rope_kv_args *a = ctx;
+    int32_t pos = a->rows->pos[t];
+    int dims = padded_dims(a->head_dim), at = pos % KERN_PAGE;
+    const float *cos_sin = a->cos_sin + (int64_t)pos * a->rot_dim;
+    size_t half = (size_t)KERN_PAGE * (size_t)dims; /* elements */
+    uint16_t *page = a->kv, head[KERN_HEAD_MAX];
+    uint16_t *q_out = (uint16_t *)a->q_out + t * a->n_head * a->head_dim;
+    (void)thread;
+    page += (size_t)cpu_page(a->rows, (int)t, pos) * half * 2 * (size_t)a->n_kv;
+    for (int h = 0; h < a->n_head; h++)
+        rotate_head(a, a->q + t * a->stride + (int64_t)h * a->head_dim, cos_sin,
+                    q_out + (size_t)h * (size_t)a->head_dim);
+    for (int h = 0; h < a->n_kv; h++) {
+        int64_t from = t * a->stride + (int64_t)h * a->head_dim;
+        rotate_head(a, a->k + from, cos_sin, head);
+        put_key(page + (size_t)h * 2 * half, dims, at, head, a->head_dim);
+        put_value(page + ((size_t)h * 2 + 1) * half, at, a->v + from, a->head_dim);
+    }
+}
+
+enum err_code cpu_mma_rope_kv(struct kern *k, const struct rope_kv_args *a, struct err *e)
+{
+    struct rope_kv_args copy = *a;
+    (void)e;
+    par_for(k->threads, a->rows->n_tok, rope_row, &copy);
+    return ERR_OK;
 }

@@ -161,7 +161,8 @@ static int64_t item_tiles(int64_t n_tiles, int threads)
     return n < 1 ? 1 : MIN2(n, 16);
 }
 
-/* ---- linear ----------------------------------------------------------------------------------- */
+/* ---- linear -----------------------------------------------------------------------------------
+ */
 
 struct linear_ctx {
     struct product part[LINEAR_PARTS_MAX];
@@ -209,7 +210,8 @@ enum err_code cpu_mma_linear(struct kern *k, const struct linear_args *a, struct
     return ERR_OK;
 }
 
-/* ---- experts ---------------------------------------------------------------------------------- */
+/* ---- experts ----------------------------------------------------------------------------------
+ */
 
 struct expert_ctx {
     const struct expert_linear_args *a;
@@ -255,7 +257,8 @@ enum err_code cpu_mma_expert_linear(struct kern *k, const struct expert_linear_a
     return ERR_OK;
 }
 
-/* ---- embedding -------------------------------------------------------------------------------- */
+/* ---- embedding --------------------------------------------------------------------------------
+ */
 
 static void run_embed_row(void *ctx, int64_t t, int thread)
 {
@@ -275,7 +278,11 @@ static void run_embed_row(void *ctx, int64_t t, int thread)
 enum err_code cpu_mma_embed(struct kern *k, const struct embed_args *a, struct err *e)
 {
     struct embed_args copy = *a;
-    (void)e;
+    for (int t = 0; t < a->rows->n_tok; t++) {
+        if (a->rows->id[t] < 0 || a->rows->id[t] >= a->w->rows)
+            return err_set(e, ERR_INTERNAL, "row %d: token %d of %lld", t, a->rows->id[t],
+                           (long long)a->w->rows);
+    }
     par_for(k->threads, a->rows->n_tok, run_embed_row, &copy);
     return ERR_OK;
 }

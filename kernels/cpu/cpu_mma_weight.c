@@ -9,7 +9,8 @@
 
 #include "common/par.h"
 
-/* ---- which tiles the vector form of rule 1 may expand ----------------------------------------- */
+/* ---- which tiles the vector form of rule 1 may expand -----------------------------------------
+ */
 
 static int exponent_of(float v)
 {
@@ -43,7 +44,8 @@ static bool tile_is_plain(const struct cpu_mma_weight *w, const uint8_t *scales)
     return true;
 }
 
-/* ---- sizes ------------------------------------------------------------------------------------ */
+/* ---- sizes ------------------------------------------------------------------------------------
+ */
 
 struct layout {
     size_t codes, scales, plain, bytes; /* offsets from the block's start, and its size */
@@ -85,7 +87,8 @@ size_t cpu_mma_weight_bytes(const struct kern *k, const struct ckpt_weight *cons
     return l.bytes;
 }
 
-/* ---- load ------------------------------------------------------------------------------------- */
+/* ---- load -------------------------------------------------------------------------------------
+ */
 
 struct load {
     const struct kern_source *src;
@@ -237,7 +240,8 @@ void cpu_mma_weight_free(struct kern *k, struct kern_weight *w)
     free(w);
 }
 
-/* ---- expansion -------------------------------------------------------------------------------- */
+/* ---- expansion --------------------------------------------------------------------------------
+ */
 
 static struct cpu_mma_packed packed_tile(const struct cpu_mma_weight *w, int64_t tile)
 {
@@ -260,8 +264,7 @@ void cpu_mma_weight_expand(const struct cpu_mma_weight *w, const struct cpu_mma_
     ops->expand_pairs(pairs + k0 / 2 * CPU_MMA_LANES, n, out);
 }
 
-void cpu_mma_weight_row(const struct cpu_mma_weight *w, int64_t r, int64_t k0, int n,
-                        uint16_t *out)
+void cpu_mma_weight_row(const struct cpu_mma_weight *w, int64_t r, int64_t k0, int n, uint16_t *out)
 {
     int64_t tile = r / CPU_MMA_LANES;
     int lane = (int)(r % CPU_MMA_LANES);
