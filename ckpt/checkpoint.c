@@ -198,9 +198,10 @@ static enum err_code make_gguf_texts(struct checkpoint *c, struct err *e)
     struct strbuf b = {0};
     struct gguf_text text = {NULL, 0};
     const struct gguf_meta *m = c->files[0]->gguf;
-    enum err_code rc = gguf_config_make(c->files, c->n_files, &c->config, e);
-    if (rc == ERR_OK)
-        rc = gguf_get_text(m, "tokenizer.chat_template", GGUF_OPTIONAL, &text, e);
+    enum err_code rc = gguf_config_make(c->files, c->n_files, &c->config, &c->hp_err);
+    if (rc == ERR_NOMEM)
+        return err_set(e, rc, "%s: out of memory", c->path);
+    rc = gguf_get_text(m, "tokenizer.chat_template", GGUF_OPTIONAL, &text, e);
     if (rc == ERR_OK && text.text) {
         size_t bad = str_utf8_valid(text.text, text.len);
         if (bad != text.len || memchr(text.text, 0, text.len))
@@ -256,7 +257,10 @@ static enum err_code read_hparams(struct checkpoint *c, struct err *e)
 {
     const char *place = c->format == CKPT_FORMAT_GGUF ? "" : "/config.json";
     if (!c->config) {
-        err_set(&c->hp_err, ERR_INPUT, "%s: no config.json", c->path);
+        if (c->format == CKPT_FORMAT_GGUF)
+            err_wrap(&c->hp_err, ERR_INPUT, "%s", c->path);
+        else
+            err_set(&c->hp_err, ERR_INPUT, "%s: no config.json", c->path);
         return ERR_OK;
     }
     const char *method = mlx_layout_foreign(c->config);

@@ -17,6 +17,7 @@
 #include "common/str.h"
 
 #define FACTORS_MAX 4096
+#define LIST_MAX    4096
 
 static double shortest_f32(double v)
 {
@@ -30,7 +31,7 @@ static double shortest_f32(double v)
     return v;
 }
 
-/* Keys below "<arch>." with their HF names. An array per layer is not expressible and refused. */
+/* Keys below "<arch>." with their HF names. */
 struct row {
     const char *gguf, *hf;
     bool real;
@@ -71,6 +72,29 @@ static const struct tensor *find_tensor(struct container *const *files, size_t n
     return NULL;
 }
 
+/* One value per layer. */
+static enum err_code put_list(json_t *o, const struct gguf_pair *p, const char *key,
+                              const struct row *r, struct err *e)
+{
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (uint64_t i = 0; ok && i < p->n; i++) {
+        double d = 0;
+        int64_t whole = 0;
+        if (p->n > LIST_MAX || !gguf_number(p, i, &d, &whole)) {
+            json_decref(list);
+            return err_set(e, ERR_INPUT, "key '%s': found %llu of %s, expected at most %d numbers",
+                           key, (unsigned long long)p->n, gguf_type_name(p->elem), LIST_MAX);
+        }
+        ok = json_array_append_new(list, r->real ? json_real(d) : json_integer(whole)) == 0;
+    }
+    if (!ok) {
+        json_decref(list);
+        list = NULL;
+    }
+    return put_key(o, r->hf, list, e);
+}
+
 static enum err_code put_row(json_t *o, const struct gguf_meta *m, const char *arch,
                              const struct row *r, struct err *e)
 {
@@ -81,9 +105,8 @@ static enum err_code put_row(json_t *o, const struct gguf_meta *m, const char *a
     const struct gguf_pair *p = gguf_find(m, key);
     if (!p)
         return ERR_OK;
-    if (p->type == GGUF_ARRAY) {
-        return err_set(e, ERR_INPUT, "key '%s': one value per layer, which is not supported", key);
-    }
+    if (p->type == GGUF_ARRAY)
+        return put_list(o, p, key, r, e);
     if (r->real) {
         enum err_code rc = gguf_get_double(m, key, GGUF_REQUIRED, &d, e);
         return rc != ERR_OK ? rc : put_key(o, r->hf, json_real(shortest_f32(d)), e);

@@ -128,7 +128,7 @@ void spm_vocab_close(struct spm_vocab *v)
 
 struct merge {
     float score;
-    uint32_t id, cut;
+    uint32_t id, cut, left;
 };
 
 struct merge_list {
@@ -159,7 +159,7 @@ static bool add_cuts(const struct spm_vocab *v, uint32_t id, struct merge_list *
             l->m = m;
             l->cap = cap;
         }
-        l->m[l->n++] = (struct merge){v->score[id], id, (uint32_t)cut};
+        l->m[l->n++] = (struct merge){v->score[id], id, (uint32_t)cut, left};
     }
     return true;
 }
@@ -171,7 +171,7 @@ static int compare_merges(const void *a, const void *b)
         return x->score > y->score ? -1 : 1;
     if (x->id != y->id)
         return x->id < y->id ? -1 : 1;
-    return (x->cut < y->cut) - (x->cut > y->cut);
+    return (x->left > y->left) - (x->left < y->left);
 }
 
 enum err_code spm_merges_put(const struct spm_vocab *v, struct strbuf *b, struct err *e)

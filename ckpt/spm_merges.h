@@ -24,7 +24,8 @@ void spm_vocab_close(struct spm_vocab *v);
 bool spm_vocab_find(const struct spm_vocab *v, const char *text, size_t len, uint32_t *id);
 
 /* Appends "merges":[...]: every way to cut a token into two tokens, best score first. Of equal
- * scores the lower id, of the cuts of one token the longer left half comes first. */
+ * scores the lower id, of the cuts of one token the left half of lower id comes first, as in HF's
+ * own conversions. */
 MUST_USE enum err_code spm_merges_put(const struct spm_vocab *v, struct strbuf *b, struct err *e);
 
 #endif

@@ -142,8 +142,7 @@ static void skip_done(struct st_writer *w)
     w->left = w->next < w->n ? w->tensors[w->next].bytes : 0;
 }
 
-static enum err_code write_bytes(struct st_writer *w, const void *data, size_t bytes,
-                                 struct err *e)
+static enum err_code write_bytes(struct st_writer *w, const void *data, size_t bytes, struct err *e)
 {
     sha256_update(w->sha, data, bytes);
     return io_out_write(w->out, data, bytes, e);

@@ -221,6 +221,13 @@ bool tok_added_is_special(const struct tok_added *a, int32_t id)
     return id >= 0 && id < a->n_ids && a->by_id[id] >= 0 && a->tokens[a->by_id[id]].special;
 }
 
+bool tok_added_is_control(const struct tok_added *a, int32_t id)
+{
+    if (id < 0 || id >= a->n_ids || a->by_id[id] < 0)
+        return false;
+    return a->tokens[a->by_id[id]].special || a->tokens[a->by_id[id]].guarded;
+}
+
 int32_t tok_added_find(const struct tok_added *a, const struct tok_vocab *v, const char *s,
                        size_t len)
 {

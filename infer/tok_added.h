@@ -54,6 +54,8 @@ void tok_added_free(struct tok_added *a);
 /* Makes control tokens of the non-blank added tokens that occur in text. */
 void tok_added_guard(struct tok_added *a, const struct tok_vocab *v, struct tok_text text);
 bool tok_added_is_special(const struct tok_added *a, int32_t id);
+/* Is it an added token that only trusted text may form? */
+bool tok_added_is_control(const struct tok_added *a, int32_t id);
 /* Id of the added token with this text, or -1. */
 int32_t tok_added_find(const struct tok_added *a, const struct tok_vocab *v, const char *s,
                        size_t len);

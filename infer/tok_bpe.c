@@ -180,7 +180,26 @@ void tok_bpe_free(struct tok_bpe *b)
 {
     tok_vocab_free(&b->vocab);
     free(b->merges);
+    free(b->banned);
     b->merges = NULL;
+    b->banned = NULL;
+}
+
+/* A banned merge keeps its slot, so that searches run past it, under a pair that no text has. */
+enum err_code tok_bpe_ban(struct tok_bpe *b, const bool *banned, struct err *e)
+{
+    size_t n = (size_t)b->vocab.n_ids;
+    if (!b->banned)
+        b->banned = calloc(n, sizeof *b->banned);
+    if (!b->banned)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    for (size_t i = 0; i < n; i++)
+        b->banned[i] = b->banned[i] || banned[i];
+    for (size_t i = 0; i <= b->mask; i++) {
+        if (b->merges[i].left >= 0 && b->banned[b->merges[i].id])
+            b->merges[i].right = GONE;
+    }
+    return ERR_OK;
 }
 
 /* ---- encoding ----------------------------------------------------------------------------- */
@@ -331,10 +350,11 @@ enum err_code tok_bpe_encode(const struct tok_bpe *b, const char *text, size_t l
                        INT32_MAX);
     if (b->ignore_merges) {
         int32_t id = tok_vocab_find(&b->vocab, text, len);
-        if (id >= 0 && token_list_push(out, id))
-            return ERR_OK;
-        if (id >= 0)
+        if (id >= 0 && !(b->banned && b->banned[id])) {
+            if (token_list_push(out, id))
+                return ERR_OK;
             return err_set(e, ERR_NOMEM, "out of memory");
+        }
     }
     s->n_symbols = s->n_heap = 0;
     bool ok = start_symbols(b, text, len, s);

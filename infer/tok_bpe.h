@@ -21,7 +21,8 @@ struct tok_bpe {
     struct tok_vocab vocab;
     struct tok_merge *merges; /* open addressing, a power of two of slots, at most half full */
     uint32_t mask;
-    int32_t unk; /* or -1 */
+    bool *banned; /* per id, or NULL: none */
+    int32_t unk;  /* or -1 */
     bool fuse_unk, byte_fallback, ignore_merges;
 };
 
@@ -34,6 +35,9 @@ struct tok_bpe_scratch {
 
 MUST_USE enum err_code tok_bpe_init(struct tok_bpe *b, const json_t *model, struct err *e);
 void tok_bpe_free(struct tok_bpe *b);
+/* Text is never merged into, or looked up as, an id for which banned[id] is set: this keeps control
+ * tokens out of plain text even where they stand in the vocabulary. banned has n_ids elements. */
+MUST_USE enum err_code tok_bpe_ban(struct tok_bpe *b, const bool *banned, struct err *e);
 /* text: well-formed UTF-8. Appends to out. */
 MUST_USE enum err_code tok_bpe_encode(const struct tok_bpe *b, const char *text, size_t len,
                                       struct tok_bpe_scratch *s, struct token_list *out,

@@ -68,6 +68,18 @@ static void find_bos(struct tokenizer *t, const json_t *config)
         t->bos = t->post.before.ids[0];
 }
 
+static enum err_code ban_control(struct tokenizer *t, struct err *e)
+{
+    bool *banned = calloc((size_t)t->bpe.vocab.n_ids, sizeof *banned);
+    if (!banned)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    for (int32_t id = 0; id < t->bpe.vocab.n_ids; id++)
+        banned[id] = tok_added_is_control(&t->added, id);
+    enum err_code rc = tok_bpe_ban(&t->bpe, banned, e);
+    free(banned);
+    return rc;
+}
+
 enum err_code tokenizer_new(struct tokenizer **out, const char *json, size_t len,
                             const json_t *config, struct err *e)
 {
@@ -87,6 +99,8 @@ enum err_code tokenizer_new(struct tokenizer **out, const char *json, size_t len
     if (rc == ERR_OK)
         rc = tok_added_init(&t->added, json_object_get(root, "added_tokens"), &t->bpe.vocab,
                             &t->norm, e);
+    if (rc == ERR_OK)
+        rc = ban_control(t, e);
     if (rc == ERR_OK)
         rc = tok_pretok_init(&t->pretok, json_object_get(root, "pre_tokenizer"), e);
     if (rc == ERR_OK)
@@ -117,9 +131,11 @@ void tokenizer_free(struct tokenizer *t)
     free(t);
 }
 
-void tokenizer_guard(struct tokenizer *t, const char *chat_template, size_t len)
+enum err_code tokenizer_guard(struct tokenizer *t, const char *chat_template, size_t len,
+                              struct err *e)
 {
     tok_added_guard(&t->added, &t->bpe.vocab, (struct tok_text){chat_template, len});
+    return ban_control(t, e);
 }
 
 /* ---- encoding ----------------------------------------------------------------------------- */

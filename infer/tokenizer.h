@@ -5,7 +5,8 @@
  * byte-level BPE and SentencePiece-style BPE with byte fallback, with the normalizers,
  * pre-tokenizers, post-processors and decoders of docs/formats.md; anything else is refused by
  * name when it is opened. Ids and texts are those of the Python tokenizers library for the same
- * file; 'truncation' and 'padding' of the file are not applied.
+ * file, with two exceptions: 'truncation' and 'padding' of the file are not applied, and plain
+ * text is never merged into a control token, even where the vocabulary would allow it.
  *
  * A tokenizer.json made from a GGUF needs nothing beyond the library's format: merges as pairs
  * (tokens may hold spaces), control tokens as special added tokens, user-defined ones as added
@@ -35,7 +36,8 @@ MUST_USE enum err_code tokenizer_new(struct tokenizer **t, const char *json, siz
 void tokenizer_free(struct tokenizer *t);
 /* Makes control tokens of the added tokens that are not special, not blank, and occur in a chat
  * template's source: <tool_call> in a prompt is then text. Before the tokenizer is shared. */
-void tokenizer_guard(struct tokenizer *t, const char *chat_template, size_t len);
+MUST_USE enum err_code tokenizer_guard(struct tokenizer *t, const char *chat_template, size_t len,
+                                       struct err *e);
 
 enum tokenizer_flags {
     TOK_ADD_SPECIAL = 1,  /* what the post-processor adds: BOS, EOS */

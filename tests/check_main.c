@@ -60,9 +60,9 @@ const char *test_folder(void)
 
 const char *test_path(const char *folder, const char *name)
 {
-    static char paths[8][PATH_BYTES];
+    static char paths[64][PATH_BYTES];
     static int turn;
-    char *path = paths[turn++ % 8];
+    char *path = paths[turn++ % 64];
     ck_assert_int_lt(snprintf(path, PATH_BYTES, "%s/%s", folder, name), PATH_BYTES);
     return path;
 }

@@ -12,7 +12,7 @@ void test_skip(const char *why);
 
 /* A fresh empty folder, removed with all it holds when the test's process ends well. */
 const char *test_folder(void);
-/* folder/name in static memory of eight turns. */
+/* folder/name in static memory that the 64th call after it takes again. */
 const char *test_path(const char *folder, const char *name);
 /* Whole files without the code under test; a failure fails the test. test_slurp's bytes are
  * terminated and the caller's. */

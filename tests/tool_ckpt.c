@@ -43,7 +43,7 @@ static int tensors(const char *path)
     for (size_t i = 0; i < c->n_tensors; i++) {
         const struct tensor *t = &c->tensors[i];
         const char *type = t->ggml == GGML_NONE ? dtype_name(t->dtype) : ggml_type_name(t->ggml);
-        printf("%s %s", t->name, type);
+        printf("%s %s%s", t->name, type, t->n_dim ? "" : " ");
         for (int d = 0; d < t->n_dim; d++)
             printf("%c%lld", d ? ',' : ' ', (long long)t->dim[d]);
         printf(" %zu\n", t->bytes);

@@ -1,6 +1,8 @@
 /* tool_tokenize.c: the tokenizer on standard input, for comparison with other implementations.
  *
- *   tool_tokenize TOKENIZER.JSON [CONFIG.JSON]
+ *   tool_tokenize FILE
+ *
+ * FILE is a tokenizer.json or a GGUF, whose vocabulary is used.
  *
  * Input is a row of records: u8 mode, u32 count, then `count` bytes of text (modes e, E, p, P) or
  * `count` ids of 32 bits (modes d, D, s). The answer to a text is u32 n and n ids; to ids u32 n and
@@ -12,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/container.h"
+#include "ckpt/gguf_tokenizer.h"
 #include "common/io.h"
 #include "infer/tokenizer.h"
 
@@ -94,28 +98,48 @@ static int run(const struct tokenizer *t)
     return ok && fflush(stdout) == 0 ? 0 : 1;
 }
 
+static enum err_code open_json(struct tokenizer **t, const char *path, struct err *e)
+{
+    struct strbuf text = {0};
+    enum err_code rc = io_read_all(path, (size_t)1 << 30, &text, e);
+    if (rc == ERR_OK)
+        rc = tokenizer_new(t, text.data, text.len, NULL, e);
+    strbuf_free(&text);
+    return rc;
+}
+
+/* A vocabulary file has no tensors, so it is no checkpoint: its keys alone are read. */
+static enum err_code open_gguf(struct tokenizer **t, const char *path, struct err *e)
+{
+    struct container *c = NULL;
+    struct strbuf text = {0};
+    json_t *config = NULL;
+    enum err_code rc = container_open(&c, path, e);
+    if (rc == ERR_OK && !c->gguf)
+        rc = err_set(e, ERR_INPUT, "%s: found no GGUF", path);
+    if (rc == ERR_OK)
+        rc = gguf_tokenizer_make(c->gguf, &text, &config, e);
+    if (rc == ERR_OK)
+        rc = tokenizer_new(t, text.data, text.len, config, e);
+    container_close(c);
+    json_decref(config);
+    strbuf_free(&text);
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
     struct tokenizer *t = NULL;
-    struct strbuf text = {0};
     struct err e;
-    json_t *config = NULL;
-    int status = 2;
-    if (argc < 2 || argc > 3) {
-        fprintf(stderr, "usage: tool_tokenize TOKENIZER.JSON [CONFIG.JSON]\n");
+    if (argc != 2) {
+        fprintf(stderr, "usage: tool_tokenize FILE\n");
         return 2;
     }
-    enum err_code rc = io_read_all(argv[1], (size_t)1 << 30, &text, &e);
-    if (rc == ERR_OK && argc == 3)
-        rc = json_read(argv[2], &config, &e);
-    if (rc == ERR_OK)
-        rc = tokenizer_new(&t, text.data, text.len, config, &e);
-    if (rc == ERR_OK)
-        status = run(t);
-    else
+    enum err_code rc =
+        str_ends(argv[1], ".json") ? open_json(&t, argv[1], &e) : open_gguf(&t, argv[1], &e);
+    if (rc != ERR_OK)
         fprintf(stderr, "%s\n", e.text);
+    int status = rc == ERR_OK ? run(t) : 2;
     tokenizer_free(t);
-    json_decref(config);
-    strbuf_free(&text);
     return status;
 }
