@@ -20,8 +20,8 @@ check "expand to f32" assay convert m -o m32 --expand f32
 ends "an existing output is refused" 2 assay convert m -o m16 --expand bf16
 check "and replaced by --force, being ours" assay convert m -o m16 --expand bf16 --force
 for recipe in affine4-g64 affine8-g64 affine4-head8; do
-    check "quantize by $recipe" assay quantize m16 -o "$recipe" --recipe "$root/recipes/$recipe.yaml"
-    check "verify it" assay quantize m16 -o "$recipe" --recipe "$root/recipes/$recipe.yaml" --verify
+    check "quantize by $recipe, verified" assay quantize m16 -o "$recipe" --verify \
+        --recipe "$root/recipes/$recipe.yaml"
 done
 check "quantize again on one thread" assay quantize m16 -o again --threads 1 \
     --recipe "$root/recipes/affine4-g64.yaml"
