@@ -8,6 +8,7 @@
  */
 #include "ckpt/archive.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include <archive.h>
@@ -27,21 +28,23 @@ struct member {
     const uint8_t *data; /* NULL: not there yet */
     uint8_t *heap;       /* expanded bytes */
     size_t bytes, order;
-    bool skipped;        /* of a compressed tar, and not wanted */
+    bool skipped; /* of a compressed tar, and not wanted */
     bool checked;
     struct zip_entry *zip;
 };
 
-struct archive_file {
+struct archive_map {
     char *path;
     struct io_map map;
     struct arena *arena;
     struct member *members; /* sorted by name */
     size_t n, cap;
     uint64_t expanded; /* bytes in heap blocks */
+    bool plain;        /* a tar without a filter */
 };
 
-/* ---- gzip below libarchive -------------------------------------------------------------------- */
+/* ---- gzip below libarchive --------------------------------------------------------------------
+ */
 
 struct gzip_feed {
     z_stream z;
@@ -97,14 +100,13 @@ static la_ssize_t read_gzip(struct archive *a, void *ctx, const void **out)
 
 /* ---- tar ------------------------------------------------------------------------------------- */
 
-bool archive_file_is(const char *path, const uint8_t *data, size_t bytes)
+bool archive_map_is(const char *path, const uint8_t *data, size_t bytes)
 {
     static const struct {
         uint8_t magic[6];
         size_t n;
-    } filters[] = {{{0x1f, 0x8b}, 2},
-                   {{0x28, 0xb5, 0x2f, 0xfd}, 4},
-                   {{0xfd, '7', 'z', 'X', 'Z', 0}, 6}};
+    } filters[] = {
+        {{0x1f, 0x8b}, 2}, {{0x28, 0xb5, 0x2f, 0xfd}, 4}, {{0xfd, '7', 'z', 'X', 'Z', 0}, 6}};
     for (size_t i = 0; i < ARRAY_LEN(filters); i++) {
         if (bytes >= filters[i].n && memcmp(data, filters[i].magic, filters[i].n) == 0)
             return true;
@@ -126,7 +128,7 @@ static bool name_is_safe(const char *name)
     return true;
 }
 
-static enum err_code add_member(struct archive_file *a, const char *name, struct member **out,
+static enum err_code add_member(struct archive_map *a, const char *name, struct member **out,
                                 struct err *e)
 {
     if (!name_is_safe(name))
@@ -157,7 +159,7 @@ static enum err_code archive_fault(struct archive *in, const char *what, struct 
 }
 
 /* Reads an entry to its end. Memory grows with what really comes, not with what a header says. */
-static enum err_code expand(struct archive_file *a, struct archive *in, struct member *m,
+static enum err_code expand(struct archive_map *a, struct archive *in, struct member *m,
                             struct err *e)
 {
     size_t cap = 0, len = 0;
@@ -190,7 +192,7 @@ static enum err_code expand(struct archive_file *a, struct archive *in, struct m
     return ERR_OK;
 }
 
-static enum err_code read_tar_entry(struct archive_file *a, struct archive *in,
+static enum err_code read_tar_entry(struct archive_map *a, struct archive *in,
                                     struct archive_entry *entry, bool wanted, struct err *e)
 {
     struct member *m;
@@ -201,8 +203,7 @@ static enum err_code read_tar_entry(struct archive_file *a, struct archive *in,
     if (rc != ERR_OK)
         return rc;
     int64_t bytes = archive_entry_size(entry);
-    bool plain = archive_filter_code(in, 0) == ARCHIVE_FILTER_NONE;
-    if (plain && archive_entry_sparse_count(entry) == 0) {
+    if (a->plain && archive_entry_sparse_count(entry) == 0) {
         int64_t at = archive_filter_bytes(in, -1);
         if (at < 0 || bytes < 0 || (uint64_t)at > a->map.bytes ||
             (uint64_t)bytes > a->map.bytes - (uint64_t)at) {
@@ -223,7 +224,7 @@ static enum err_code read_tar_entry(struct archive_file *a, struct archive *in,
     return expand(a, in, m, e);
 }
 
-static enum err_code walk_tar(struct archive_file *a, struct archive *in,
+static enum err_code walk_tar(struct archive_map *a, struct archive *in,
                               bool (*want)(const void *ctx, const char *name), const void *ctx,
                               struct err *e)
 {
@@ -239,8 +240,7 @@ static enum err_code walk_tar(struct archive_file *a, struct archive *in,
         const char *name = archive_entry_pathname(entry);
         while (name && name[0] == '.' && name[1] == '/')
             name += 2;
-        enum err_code rc =
-            read_tar_entry(a, in, entry, !want || (name && want(ctx, name)), e);
+        enum err_code rc = read_tar_entry(a, in, entry, !want || (name && want(ctx, name)), e);
         if (rc != ERR_OK)
             return rc;
     }
@@ -259,7 +259,7 @@ static enum err_code drain_gzip(struct archive *in, struct gzip_feed *g, struct 
     return ERR_OK;
 }
 
-static enum err_code read_tar(struct archive_file *a,
+static enum err_code read_tar(struct archive_map *a,
                               bool (*want)(const void *ctx, const char *name), const void *ctx,
                               struct err *e)
 {
@@ -283,6 +283,7 @@ static enum err_code read_tar(struct archive_file *a,
         archive_read_support_filter_xz(in);
         got = archive_read_open_memory(in, a->map.data, a->map.bytes);
     }
+    a->plain = !gzip && archive_filter_code(in, 0) == ARCHIVE_FILTER_NONE;
     rc = got == ARCHIVE_OK ? walk_tar(a, in, want, ctx, e) : archive_fault(in, "tar", e);
     if (rc == ERR_OK && gzip)
         rc = drain_gzip(in, &g, e);
@@ -296,7 +297,7 @@ out:
 
 /* ---- zip ------------------------------------------------------------------------------------- */
 
-static enum err_code read_zip(struct archive_file *a, struct err *e)
+static enum err_code read_zip(struct archive_map *a, struct err *e)
 {
     struct zip_entry *entries;
     size_t n;
@@ -324,7 +325,7 @@ static enum err_code check_crc(const struct member *m, struct err *e)
     return ERR_OK;
 }
 
-static enum err_code expand_zip(struct archive_file *a, struct member *m, struct err *e)
+static enum err_code expand_zip(struct archive_map *a, struct member *m, struct err *e)
 {
     struct archive *in = archive_read_new();
     struct archive_entry *entry;
@@ -350,7 +351,8 @@ static enum err_code expand_zip(struct archive_file *a, struct member *m, struct
     return rc;
 }
 
-/* ---- the archive ------------------------------------------------------------------------------ */
+/* ---- the archive ------------------------------------------------------------------------------
+ */
 
 static int compare_members(const void *x, const void *y)
 {
@@ -360,7 +362,7 @@ static int compare_members(const void *x, const void *y)
 }
 
 /* Sorts, and keeps the last of equal names. */
-static void sort_members(struct archive_file *a)
+static void sort_members(struct archive_map *a)
 {
     size_t kept = 0;
     if (a->n)
@@ -374,11 +376,11 @@ static void sort_members(struct archive_file *a)
     a->n = kept;
 }
 
-enum err_code archive_file_open(struct archive_file **out, const char *path,
-                                bool (*want)(const void *ctx, const char *name), const void *ctx,
-                                struct err *e)
+enum err_code archive_map_open(struct archive_map **out, const char *path,
+                               bool (*want)(const void *ctx, const char *name), const void *ctx,
+                               struct err *e)
 {
-    struct archive_file *a = calloc(1, sizeof *a);
+    struct archive_map *a = calloc(1, sizeof *a);
     enum err_code rc = ERR_OK;
     *out = NULL;
     if (!a || !(a->path = strdup(path)) || !(a->arena = arena_new(0))) {
@@ -399,13 +401,13 @@ enum err_code archive_file_open(struct archive_file **out, const char *path,
         sort_members(a);
 out:
     if (rc != ERR_OK)
-        archive_file_close(a);
+        archive_map_close(a);
     else
         *out = a;
     return rc;
 }
 
-void archive_file_close(struct archive_file *a)
+void archive_map_close(struct archive_map *a)
 {
     if (!a)
         return;
@@ -418,24 +420,24 @@ void archive_file_close(struct archive_file *a)
     free(a);
 }
 
-size_t archive_file_count(const struct archive_file *a)
+size_t archive_map_count(const struct archive_map *a)
 {
     return a->n;
 }
 
-const char *archive_file_name(const struct archive_file *a, size_t i)
+const char *archive_map_name(const struct archive_map *a, size_t i)
 {
     return a->members[i].name;
 }
 
-bool archive_file_in_place(const struct archive_file *a, size_t i)
+bool archive_map_in_place(const struct archive_map *a, size_t i)
 {
     const struct member *m = &a->members[i];
     return m->zip ? m->zip->stored : m->data && !m->heap;
 }
 
-enum err_code archive_file_data(struct archive_file *a, size_t i, const uint8_t **data,
-                                size_t *bytes, struct err *e)
+enum err_code archive_map_data(struct archive_map *a, size_t i, const uint8_t **data, size_t *bytes,
+                               struct err *e)
 {
     struct member *m = &a->members[i];
     enum err_code rc = ERR_OK;

@@ -12,21 +12,21 @@
 
 #define ARCHIVE_MEMORY_MAX ((uint64_t)64 << 30)
 
-struct archive_file;
+struct archive_map;
 
 /* True when the bytes look like an archive that can be read. */
-bool archive_file_is(const char *path, const uint8_t *data, size_t bytes);
+bool archive_map_is(const char *path, const uint8_t *data, size_t bytes);
 /* `want` says which members of a compressed tar are worth their memory; NULL: all. Members of the
  * same name: the last one counts, as in tar. */
-MUST_USE enum err_code archive_file_open(struct archive_file **a, const char *path,
-                                         bool (*want)(const void *ctx, const char *name),
-                                         const void *ctx, struct err *e);
-void archive_file_close(struct archive_file *a);
-size_t archive_file_count(const struct archive_file *a);
-const char *archive_file_name(const struct archive_file *a, size_t i); /* sorted */
+MUST_USE enum err_code archive_map_open(struct archive_map **a, const char *path,
+                                        bool (*want)(const void *ctx, const char *name),
+                                        const void *ctx, struct err *e);
+void archive_map_close(struct archive_map *a);
+size_t archive_map_count(const struct archive_map *a);
+const char *archive_map_name(const struct archive_map *a, size_t i); /* sorted */
 /* True when the member is read where it lies. */
-bool archive_file_in_place(const struct archive_file *a, size_t i);
-MUST_USE enum err_code archive_file_data(struct archive_file *a, size_t i, const uint8_t **data,
-                                         size_t *bytes, struct err *e);
+bool archive_map_in_place(const struct archive_map *a, size_t i);
+MUST_USE enum err_code archive_map_data(struct archive_map *a, size_t i, const uint8_t **data,
+                                        size_t *bytes, struct err *e);
 
 #endif

@@ -20,41 +20,41 @@ enum ckpt_enc {
 };
 
 /*     role            text in recipes and reports */
-#define CKPT_ROLES(X)                                                                             \
-    X(ROLE_EMBEDDING, "embedding")                                                                \
-    X(ROLE_HEAD, "head")                                                                          \
-    X(ROLE_ATTENTION, "attention")                                                                \
-    X(ROLE_MLP, "mlp")                                                                            \
-    X(ROLE_ROUTER, "router")                                                                      \
-    X(ROLE_EXPERT, "expert")                                                                      \
-    X(ROLE_NORM, "norm")                                                                          \
+#define CKPT_ROLES(X)                                                                              \
+    X(ROLE_EMBEDDING, "embedding")                                                                 \
+    X(ROLE_HEAD, "head")                                                                           \
+    X(ROLE_ATTENTION, "attention")                                                                 \
+    X(ROLE_MLP, "mlp")                                                                             \
+    X(ROLE_ROUTER, "router")                                                                       \
+    X(ROLE_EXPERT, "expert")                                                                       \
+    X(ROLE_NORM, "norm")                                                                           \
     X(ROLE_OTHER, "other")
 
 enum ckpt_role {
 #define X(name, text) name,
     CKPT_ROLES(X)
 #undef X
-    ROLE_COUNT
+        ROLE_COUNT
 };
 const char *ckpt_role_name(enum ckpt_role r);
 bool ckpt_role_find(const char *text, enum ckpt_role *r);
 
 struct ckpt_weight {
-    const char *name;    /* canonical, with ".weight" or ".bias" */
-    const char *stored;  /* the name in the container */
+    const char *name;   /* canonical, with ".weight" or ".bias" */
+    const char *stored; /* the name in the container */
     enum ckpt_enc enc;
-    enum dtype dtype;    /* CKPT_DENSE */
-    struct qformat q;    /* CKPT_AFFINE */
-    int ggml;            /* CKPT_GGML */
+    enum dtype dtype; /* CKPT_DENSE */
+    struct qformat q; /* CKPT_AFFINE */
+    int ggml;         /* CKPT_GGML */
     int n_dim;
     int64_t dim[CKPT_DIMS_MAX]; /* logical: [rows, k] for a matrix, [experts, rows, k] stacked */
-    const uint8_t *data;   /* dense rows, packed codes or blocks; maybe unaligned */
+    const uint8_t *data;        /* dense rows, packed codes or blocks; maybe unaligned */
     const uint8_t *scales, *biases; /* CKPT_AFFINE: [rows, k/group] of q.scale */
-    size_t bytes;          /* data + scales + biases */
+    size_t bytes;                   /* data + scales + biases */
     enum ckpt_role role;
-    int layer;             /* -1: outside the layers */
-    int rope_heads;        /* GGUF llama q/k: rows are permuted inside this many heads; else 0 */
-    bool minus_one;        /* Gemma norms in GGUF are stored plus one */
+    int layer;      /* -1: outside the layers */
+    int rope_heads; /* GGUF llama q/k: rows are permuted inside this many heads; else 0 */
+    bool minus_one; /* Gemma norms in GGUF are stored plus one */
 };
 
 static inline int64_t ckpt_weight_k(const struct ckpt_weight *w)
@@ -63,7 +63,8 @@ static inline int64_t ckpt_weight_k(const struct ckpt_weight *w)
 }
 /* All leading dims together. */
 int64_t ckpt_weight_rows(const struct ckpt_weight *w);
-/* Stored row that holds canonical row r. */
+/* Stored row that holds canonical row r. (A permuted vector is put in order by
+ * ckpt_weight_decode only.) */
 int64_t ckpt_weight_row(const struct ckpt_weight *w, int64_t r);
 /* Exact f32 values of canonical rows [row0, row0 + n) into out[n * k]: dense as it is, affine as
  * fmaf(q, s, b), GGML as its reference. ERR_INPUT for a type that cannot be decoded. */
@@ -76,16 +77,21 @@ struct checkpoint {
     char *path;
     enum ckpt_format format;
     struct hparams hp;
+    /* Can the model be run as it is: family known, and every tensor there in its shape? A
+     * checkpoint that cannot is still listed; hp_err says why, and hp is not to be used. */
+    bool hp_ok;
+    struct err hp_err;
     struct ckpt_weight *weights; /* sorted by canonical name */
     size_t n_weights;
-    json_t *config;              /* config.json; made from the keys for a GGUF */
-    json_t *generation;          /* generation_config.json or NULL */
-    char *tokenizer_json;        /* text; made from the vocabulary for a GGUF; NULL: none */
+    json_t *config;       /* config.json; made from the keys for a GGUF */
+    json_t *generation;   /* generation_config.json or NULL */
+    char *tokenizer_json; /* text; made from the vocabulary for a GGUF; NULL: none */
     size_t tokenizer_len;
-    json_t *tokenizer_config;    /* or NULL */
-    char *chat_template;         /* text or NULL: chat_template.jinja, tokenizer_config, GGUF key */
-    json_t *manifest;            /* assay.json or NULL */
-    struct container **files;    /* sorted by name */
+    struct err tokenizer_err; /* why a GGUF's vocabulary gave none; else empty */
+    json_t *tokenizer_config; /* or NULL */
+    char *chat_template;      /* text or NULL: chat_template.jinja, tokenizer_config, GGUF key */
+    json_t *manifest;         /* assay.json or NULL */
+    struct container **files; /* sorted by name */
     size_t n_files;
     struct checkpoint_private *priv;
 };
@@ -96,8 +102,8 @@ MUST_USE enum err_code checkpoint_open(struct checkpoint **c, const char *path, 
 void checkpoint_close(struct checkpoint *c);
 const struct ckpt_weight *checkpoint_find(const struct checkpoint *c, const char *name);
 /* Lower-case SHA-256 of one of the files, computed on first call. */
-MUST_USE enum err_code checkpoint_file_sha256(const struct checkpoint *c, size_t file,
-                                              char hex[65], struct err *e);
+MUST_USE enum err_code checkpoint_file_sha256(const struct checkpoint *c, size_t file, char hex[65],
+                                              struct err *e);
 /* Bytes of all weights; bits per weight over the quantizable matrices and over all. */
 uint64_t checkpoint_bytes(const struct checkpoint *c);
 

@@ -14,14 +14,29 @@
 
 /* GGML block types keep their own numbers (formats page). */
 enum ggml_type {
-    GGML_F32 = 0, GGML_F16 = 1, GGML_Q4_0 = 2, GGML_Q4_1 = 3, GGML_Q5_0 = 6, GGML_Q5_1 = 7,
-    GGML_Q8_0 = 8, GGML_Q2_K = 10, GGML_Q3_K = 11, GGML_Q4_K = 12, GGML_Q5_K = 13, GGML_Q6_K = 14,
-    GGML_I8 = 24, GGML_I16 = 25, GGML_I32 = 26, GGML_I64 = 27, GGML_F64 = 28, GGML_BF16 = 30,
+    GGML_F32 = 0,
+    GGML_F16 = 1,
+    GGML_Q4_0 = 2,
+    GGML_Q4_1 = 3,
+    GGML_Q5_0 = 6,
+    GGML_Q5_1 = 7,
+    GGML_Q8_0 = 8,
+    GGML_Q2_K = 10,
+    GGML_Q3_K = 11,
+    GGML_Q4_K = 12,
+    GGML_Q5_K = 13,
+    GGML_Q6_K = 14,
+    GGML_I8 = 24,
+    GGML_I16 = 25,
+    GGML_I32 = 26,
+    GGML_I64 = 27,
+    GGML_F64 = 28,
+    GGML_BF16 = 30,
     GGML_MXFP4 = 39,
     GGML_NONE = -1 /* the tensor is of a plain dtype */
 };
 
-const char *ggml_type_name(int type);                             /* "Q4_1"; NULL: unknown */
+const char *ggml_type_name(int type);                               /* "Q4_1"; NULL: unknown */
 bool ggml_type_block(int type, int *block_elems, int *block_bytes); /* false: unknown */
 /* Dequantizes n elements (a multiple of the block) as the reference does: f32, its own order of
  * operations. False for a type that is not imported. A block the format forbids (MXFP4 exponent
@@ -33,8 +48,8 @@ bool ggml_type_decode(int type, const uint8_t *blocks, int64_t n, float *out);
 
 struct tensor {
     const char *name;
-    enum dtype dtype;  /* DT_UNKNOWN for GGML blocks */
-    int ggml;          /* enum ggml_type, or GGML_NONE */
+    enum dtype dtype; /* DT_UNKNOWN for GGML blocks */
+    int ggml;         /* enum ggml_type, or GGML_NONE */
     int n_dim;
     int64_t dim[CKPT_DIMS_MAX]; /* row-major: the last one is contiguous, in GGUF too */
     const uint8_t *data;
@@ -49,13 +64,13 @@ struct gguf_meta; /* key-value pairs of a GGUF, see gguf.h */
 
 struct container {
     enum container_kind kind;
-    char *path;                  /* as given, member included */
-    struct tensor *tensors;      /* sorted by name */
+    char *path;             /* as given, member included */
+    struct tensor *tensors; /* sorted by name */
     size_t n_tensors;
     size_t file_bytes;
-    const uint8_t *file_data;    /* the whole member, for hashing */
-    struct gguf_meta *gguf;      /* GGUF only */
-    json_t *metadata;            /* safetensors __metadata__, or NULL */
+    const uint8_t *file_data; /* the whole member, for hashing */
+    struct gguf_meta *gguf;   /* GGUF only */
+    json_t *metadata;         /* safetensors __metadata__, or NULL */
     struct container_private *priv;
 };
 

@@ -15,43 +15,43 @@
 #endif
 
 /*        name          safetensors    bits */
-#define DTYPES(X)                                                                                 \
-    X(DT_F32, "F32", 32)                                                                          \
-    X(DT_F16, "F16", 16)                                                                          \
-    X(DT_BF16, "BF16", 16)                                                                        \
-    X(DT_F64, "F64", 64)                                                                          \
-    X(DT_I8, "I8", 8)                                                                             \
-    X(DT_U8, "U8", 8)                                                                             \
-    X(DT_I16, "I16", 16)                                                                          \
-    X(DT_U16, "U16", 16)                                                                          \
-    X(DT_I32, "I32", 32)                                                                          \
-    X(DT_U32, "U32", 32)                                                                          \
-    X(DT_I64, "I64", 64)                                                                          \
-    X(DT_U64, "U64", 64)                                                                          \
-    X(DT_BOOL, "BOOL", 8)                                                                         \
-    X(DT_C64, "C64", 64)                                                                          \
-    X(DT_F8_E4M3, "F8_E4M3", 8)                                                                   \
-    X(DT_F8_E5M2, "F8_E5M2", 8)                                                                   \
-    X(DT_F8_E8M0, "F8_E8M0", 8)                                                                   \
-    X(DT_F8_E4M3FNUZ, "F8_E4M3FNUZ", 8)                                                           \
-    X(DT_F8_E5M2FNUZ, "F8_E5M2FNUZ", 8)                                                           \
-    X(DT_F6_E2M3, "F6_E2M3", 6)                                                                   \
-    X(DT_F6_E3M2, "F6_E3M2", 6)                                                                   \
+#define DTYPES(X)                                                                                  \
+    X(DT_F32, "F32", 32)                                                                           \
+    X(DT_F16, "F16", 16)                                                                           \
+    X(DT_BF16, "BF16", 16)                                                                         \
+    X(DT_F64, "F64", 64)                                                                           \
+    X(DT_I8, "I8", 8)                                                                              \
+    X(DT_U8, "U8", 8)                                                                              \
+    X(DT_I16, "I16", 16)                                                                           \
+    X(DT_U16, "U16", 16)                                                                           \
+    X(DT_I32, "I32", 32)                                                                           \
+    X(DT_U32, "U32", 32)                                                                           \
+    X(DT_I64, "I64", 64)                                                                           \
+    X(DT_U64, "U64", 64)                                                                           \
+    X(DT_BOOL, "BOOL", 8)                                                                          \
+    X(DT_C64, "C64", 64)                                                                           \
+    X(DT_F8_E4M3, "F8_E4M3", 8)                                                                    \
+    X(DT_F8_E5M2, "F8_E5M2", 8)                                                                    \
+    X(DT_F8_E8M0, "F8_E8M0", 8)                                                                    \
+    X(DT_F8_E4M3FNUZ, "F8_E4M3FNUZ", 8)                                                            \
+    X(DT_F8_E5M2FNUZ, "F8_E5M2FNUZ", 8)                                                            \
+    X(DT_F6_E2M3, "F6_E2M3", 6)                                                                    \
+    X(DT_F6_E3M2, "F6_E3M2", 6)                                                                    \
     X(DT_F4, "F4", 4)
 
 enum dtype {
 #define X(name, text, bits) name,
     DTYPES(X)
 #undef X
-    DT_COUNT,
+        DT_COUNT,
     DT_UNKNOWN = DT_COUNT /* a tensor of a type that this reader does not know: use is refused */
 };
 
 const char *dtype_name(enum dtype t); /* "BF16" */
 int dtype_bits(enum dtype t);
-bool dtype_is_float(enum dtype t);                      /* F32, F16, BF16 */
-enum dtype dtype_find(const char *name);                /* DT_UNKNOWN when there is none */
-enum dtype dtype_find_short(const char *name);          /* "bf16", "f16", "f32" as options say it */
+bool dtype_is_float(enum dtype t);             /* F32, F16, BF16 */
+enum dtype dtype_find(const char *name);       /* DT_UNKNOWN when there is none */
+enum dtype dtype_find_short(const char *name); /* "bf16", "f16", "f32" as options say it */
 
 DTYPE_FN float bf16_to_f32(uint16_t h)
 {

@@ -26,10 +26,10 @@ static const struct {
     const char *name;
     size_t bytes; /* 0: not of fixed size */
 } types[GGUF_TYPE_COUNT] = {
-    [GGUF_U8] = {"u8", 1},         [GGUF_I8] = {"i8", 1},       [GGUF_U16] = {"u16", 2},
-    [GGUF_I16] = {"i16", 2},       [GGUF_U32] = {"u32", 4},     [GGUF_I32] = {"i32", 4},
-    [GGUF_F32] = {"f32", 4},       [GGUF_BOOL] = {"bool", 1},   [GGUF_STRING] = {"string", 0},
-    [GGUF_ARRAY] = {"array", 0},   [GGUF_U64] = {"u64", 8},     [GGUF_I64] = {"i64", 8},
+    [GGUF_U8] = {"u8", 1},       [GGUF_I8] = {"i8", 1},     [GGUF_U16] = {"u16", 2},
+    [GGUF_I16] = {"i16", 2},     [GGUF_U32] = {"u32", 4},   [GGUF_I32] = {"i32", 4},
+    [GGUF_F32] = {"f32", 4},     [GGUF_BOOL] = {"bool", 1}, [GGUF_STRING] = {"string", 0},
+    [GGUF_ARRAY] = {"array", 0}, [GGUF_U64] = {"u64", 8},   [GGUF_I64] = {"i64", 8},
     [GGUF_F64] = {"f64", 8},
 };
 
@@ -58,7 +58,7 @@ static enum err_code take(struct cursor *c, uint64_t n, const uint8_t **out, con
 
 static enum err_code take_u32(struct cursor *c, uint32_t *out, const char *what, struct err *e)
 {
-    const uint8_t *p;
+    const uint8_t *p = NULL;
     enum err_code rc = take(c, 4, &p, what, e);
     if (rc == ERR_OK)
         *out = load_u32(p);
@@ -67,7 +67,7 @@ static enum err_code take_u32(struct cursor *c, uint32_t *out, const char *what,
 
 static enum err_code take_u64(struct cursor *c, uint64_t *out, const char *what, struct err *e)
 {
-    const uint8_t *p;
+    const uint8_t *p = NULL;
     enum err_code rc = take(c, 8, &p, what, e);
     if (rc == ERR_OK)
         *out = load_u64(p);
@@ -78,7 +78,7 @@ static enum err_code take_text(struct cursor *c, struct gguf_text *out, const ch
                                struct err *e)
 {
     uint64_t len;
-    const uint8_t *p;
+    const uint8_t *p = NULL;
     enum err_code rc = take_u64(c, &len, what, e);
     if (rc != ERR_OK)
         return rc;
@@ -106,8 +106,8 @@ static const char *show_text(char buf[80], struct gguf_text t)
 
 static enum err_code walk_array(struct cursor *c, struct gguf_pair *p, struct err *e)
 {
-    uint32_t elem;
-    const uint8_t *skip;
+    uint32_t elem = 0;
+    const uint8_t *skip = NULL;
     enum err_code rc = take_u32(c, &elem, "array type", e);
     if (rc != ERR_OK || (rc = take_u64(c, &p->n, "array length", e)) != ERR_OK)
         return rc;
@@ -137,7 +137,7 @@ static enum err_code walk_array(struct cursor *c, struct gguf_pair *p, struct er
 static enum err_code walk_pair(struct cursor *c, struct gguf_pair *p, struct err *e)
 {
     char shown[80];
-    uint32_t type;
+    uint32_t type = 0;
     *p = (struct gguf_pair){.elem = -1, .n = 1};
     enum err_code rc = take_text(c, &p->key, "key", e);
     if (rc != ERR_OK)
@@ -238,7 +238,7 @@ static enum err_code check_record(struct record *r, struct err *e)
 static enum err_code walk_record(struct cursor *c, struct record *r, struct err *e)
 {
     char shown[80];
-    uint32_t n_dim, type;
+    uint32_t n_dim = 0, type = 0;
     memset(r, 0, sizeof *r);
     enum err_code rc = take_text(c, &r->name, "tensor name", e);
     if (rc != ERR_OK)
@@ -255,7 +255,7 @@ static enum err_code walk_record(struct cursor *c, struct record *r, struct err 
     if (rc == ERR_OK)
         r->n_dim = (int)n_dim;
     for (int i = 0; rc == ERR_OK && i < r->n_dim; i++) {
-        uint64_t ne;
+        uint64_t ne = 0;
         rc = take_u64(c, &ne, "dimension", e);
         if (rc == ERR_OK && ne > INT64_MAX)
             rc = err_set(e, ERR_INPUT, "dimension %d is negative", i);
@@ -311,8 +311,8 @@ static void fill_tensor(struct tensor *t, const struct record *r, const uint8_t 
 }
 
 /* Checks the offset of record r against the running sum and the file, and moves the sum on. */
-static enum err_code place_record(const struct record *r, size_t align, uint64_t *sum,
-                                  size_t room, struct err *e)
+static enum err_code place_record(const struct record *r, size_t align, uint64_t *sum, size_t room,
+                                  struct err *e)
 {
     char shown[80];
     show_text(shown, r->name);
@@ -348,7 +348,8 @@ static enum err_code read_tensors(struct container *c, struct arena *a, struct c
     }
     if (rc != ERR_OK)
         return rc;
-    size_t start = align_up(walk.at, align), room = start < c->file_bytes ? c->file_bytes - start : 0;
+    size_t start = align_up(walk.at, align),
+           room = start < c->file_bytes ? c->file_bytes - start : 0;
     size_t n = (size_t)n_tensors;
     uint64_t sum = 0;
     c->tensors = arena_array(a, n + 1, sizeof *c->tensors);
@@ -377,9 +378,9 @@ static enum err_code read_tensors(struct container *c, struct arena *a, struct c
 enum err_code gguf_parse(struct container *c, struct arena *a, struct err *e)
 {
     struct cursor cur = {c->file_data, c->file_bytes, 0};
-    const uint8_t *magic;
-    uint32_t version;
-    uint64_t n_tensors, n_pairs;
+    const uint8_t *magic = NULL;
+    uint32_t version = 0;
+    uint64_t n_tensors = 0, n_pairs = 0;
     enum err_code rc = take(&cur, 4, &magic, "magic", e);
     if (rc != ERR_OK)
         return rc;
@@ -426,7 +427,8 @@ const struct gguf_pair *gguf_find(const struct gguf_meta *m, const char *key)
     return m->n ? bsearch(&want, m->pairs, m->n, sizeof want, compare_pairs) : NULL;
 }
 
-/* ---- typed getters ---------------------------------------------------------------------------- */
+/* ---- typed getters ----------------------------------------------------------------------------
+ */
 
 bool gguf_number(const struct gguf_pair *p, uint64_t i, double *d, int64_t *whole)
 {

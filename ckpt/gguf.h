@@ -10,8 +10,19 @@
 #include "common/arena.h"
 
 enum gguf_type {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING,
-    GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64,
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
     GGUF_TYPE_COUNT
 };
 
@@ -40,9 +51,8 @@ const struct gguf_pair *gguf_find(const struct gguf_meta *m, const char *key);
 /* Typed getters: a missing key leaves *out as it was, unless required. Any integer type serves for
  * an integer, any number for a double. */
 enum gguf_need { GGUF_OPTIONAL, GGUF_REQUIRED };
-MUST_USE enum err_code gguf_get_int(const struct gguf_meta *m, const char *key,
-                                    enum gguf_need need, int64_t lo, int64_t hi, int64_t *out,
-                                    struct err *e);
+MUST_USE enum err_code gguf_get_int(const struct gguf_meta *m, const char *key, enum gguf_need need,
+                                    int64_t lo, int64_t hi, int64_t *out, struct err *e);
 MUST_USE enum err_code gguf_get_double(const struct gguf_meta *m, const char *key,
                                        enum gguf_need need, double *out, struct err *e);
 MUST_USE enum err_code gguf_get_bool(const struct gguf_meta *m, const char *key,

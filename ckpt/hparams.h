@@ -18,10 +18,10 @@ enum act_kind { ACT_SILU, ACT_GELU_TANH, ACT_GPTOSS };
 struct rope_params {
     enum rope_kind kind;
     double theta, factor;
-    double low_freq_factor, high_freq_factor, original_ctx;      /* llama3, yarn */
-    double beta_fast, beta_slow, attention_factor;               /* yarn */
+    double low_freq_factor, high_freq_factor, original_ctx; /* llama3, yarn */
+    double beta_fast, beta_slow, attention_factor;          /* yarn */
     bool truncate;
-    int partial_dims;  /* rotated dims of a head; 0: all */
+    int partial_dims; /* rotated dims of a head; 0: all */
     /* ROPE_FACTORS: GGUF's rope_freqs tensor, the divisor of each frequency; NULL otherwise. */
     const float *factors; /* head_dim / 2, owned by the checkpoint */
 };
@@ -31,19 +31,19 @@ struct hparams {
     int n_layer, n_head, n_kv, head_dim;
     int64_t d_model, d_ff, n_vocab, ctx_max;
     double rms_eps;
-    bool tied;       /* head is the embedding */
+    bool tied; /* head is the embedding */
     bool attn_bias, mlp_bias;
     enum act_kind act;
     struct rope_params rope;
-    int window;                          /* sliding window; 0: none */
-    bool sliding[HP_LAYERS_MAX];         /* layers that use it */
-    int n_expert, n_expert_used;         /* 0: dense */
+    int window;                  /* sliding window; 0: none */
+    bool sliding[HP_LAYERS_MAX]; /* layers that use it */
+    int n_expert, n_expert_used; /* 0: dense */
     int64_t d_ff_expert;
-    float attn_softcap, logit_softcap;   /* 0: none */
-    float embed_scale, attn_scale;       /* 1 and head_dim^-0.5 unless the family says so */
-    int64_t eos[HP_EOS_MAX];             /* config.json united with generation_config.json */
+    float attn_softcap, logit_softcap; /* 0: none */
+    float embed_scale, attn_scale;     /* 1 and head_dim^-0.5 unless the family says so */
+    int64_t eos[HP_EOS_MAX];           /* config.json united with generation_config.json */
     int n_eos;
-    int64_t bos;                         /* -1: none */
+    int64_t bos; /* -1: none */
 };
 
 /* From a config.json object (text_config inside is followed). generation may be NULL. */

@@ -23,9 +23,9 @@ struct entry {
 struct source {
     enum source_kind kind;
     struct arena *arena;
-    const char *root; /* folder, or archive */
+    const char *root;   /* folder, or archive */
     const char *prefix; /* inside the archive: "" or "x/" */
-    struct archive_file *archive;
+    struct archive_map *archive;
     struct entry *entries;
     size_t n;
 };
@@ -43,7 +43,8 @@ static enum err_code add_entry(struct source *s, const char *name, size_t member
     return ERR_OK;
 }
 
-/* ---- folders and files ------------------------------------------------------------------------ */
+/* ---- folders and files ------------------------------------------------------------------------
+ */
 
 static enum err_code open_folder(struct source *s, const char *path, struct err *e)
 {
@@ -73,8 +74,8 @@ static enum err_code open_file(struct source *s, const char *path, struct err *e
 {
     const char *base = io_base(path);
     char *dir = strndup(path, (size_t)(base - path));
-    enum err_code rc = dir ? open_folder(s, *dir ? dir : ".", e)
-                           : err_set(e, ERR_NOMEM, "out of memory");
+    enum err_code rc =
+        dir ? open_folder(s, *dir ? dir : ".", e) : err_set(e, ERR_NOMEM, "out of memory");
     free(dir);
     s->kind = SOURCE_FILE;
     for (size_t i = 0; rc == ERR_OK && i < s->n; i++) {
@@ -89,7 +90,8 @@ static enum err_code open_file(struct source *s, const char *path, struct err *e
     return rc != ERR_OK ? rc : err_set(e, ERR_INPUT, "%s: no such file", path);
 }
 
-/* ---- archives --------------------------------------------------------------------------------- */
+/* ---- archives ---------------------------------------------------------------------------------
+ */
 
 /* Which members of a compressed tar are kept in memory: what a checkpoint is made of, below the
  * asked-for name or, without one, anywhere. */
@@ -124,11 +126,11 @@ static bool is_later_split(const char *name)
            !str_glob("*-00001-of-[0-9][0-9][0-9][0-9][0-9].gguf", name);
 }
 
-static bool holds_checkpoint(const struct archive_file *a, size_t config)
+static bool holds_checkpoint(const struct archive_map *a, size_t config)
 {
-    const char *name = archive_file_name(a, config);
-    for (size_t i = 0; i < archive_file_count(a); i++) {
-        const char *other = archive_file_name(a, i);
+    const char *name = archive_map_name(a, config);
+    for (size_t i = 0; i < archive_map_count(a); i++) {
+        const char *other = archive_map_name(a, i);
         if (str_ends(other, ".safetensors") && same_folder(name, other))
             return true;
     }
@@ -136,12 +138,12 @@ static bool holds_checkpoint(const struct archive_file *a, size_t config)
 }
 
 /* The one checkpoint of an archive, as the member that names it. */
-static enum err_code choose_member(const struct archive_file *a, const char *path,
+static enum err_code choose_member(const struct archive_map *a, const char *path,
                                    const char **member, struct err *e)
 {
     const char *found = NULL;
-    for (size_t i = 0; i < archive_file_count(a); i++) {
-        const char *name = archive_file_name(a, i);
+    for (size_t i = 0; i < archive_map_count(a); i++) {
+        const char *name = archive_map_name(a, i);
         bool config = strcmp(io_base(name), "config.json") == 0 && holds_checkpoint(a, i);
         bool gguf = str_ends(name, ".gguf") && !is_later_split(name);
         if (!config && !gguf)
@@ -158,7 +160,7 @@ static enum err_code choose_member(const struct archive_file *a, const char *pat
         return err_set(e, ERR_INPUT,
                        "%s: no checkpoint among its %zu members, expected a GGUF or a folder "
                        "with config.json and safetensors",
-                       path, archive_file_count(a));
+                       path, archive_map_count(a));
     }
     *member = found;
     return ERR_OK;
@@ -167,13 +169,13 @@ static enum err_code choose_member(const struct archive_file *a, const char *pat
 static enum err_code list_members(struct source *s, const char *path, const char *member,
                                   struct err *e)
 {
-    const struct archive_file *a = s->archive;
+    const struct archive_map *a = s->archive;
     size_t exact = SIZE_MAX, below = strlen(member);
     enum err_code rc = ERR_OK;
     while (below && member[below - 1] == '/')
         below--;
-    for (size_t i = 0; i < archive_file_count(a); i++) {
-        if (strcmp(archive_file_name(a, i), member) == 0)
+    for (size_t i = 0; i < archive_map_count(a); i++) {
+        if (strcmp(archive_map_name(a, i), member) == 0)
             exact = i;
     }
     s->kind = exact == SIZE_MAX ? SOURCE_FOLDER : SOURCE_FILE;
@@ -183,8 +185,8 @@ static enum err_code list_members(struct source *s, const char *path, const char
         return arena_error(s->arena, keep, e);
     if (exact != SIZE_MAX)
         rc = add_entry(s, member + keep, exact, e);
-    for (size_t i = 0; rc == ERR_OK && i < archive_file_count(a); i++) {
-        const char *name = archive_file_name(a, i);
+    for (size_t i = 0; rc == ERR_OK && i < archive_map_count(a); i++) {
+        const char *name = archive_map_name(a, i);
         bool inside = strncmp(name, member, below) == 0 && (below == 0 || name[below] == '/');
         bool in = exact == SIZE_MAX ? inside && !strchr(name + keep, '/')
                                     : i != exact && same_folder(name, member);
@@ -193,7 +195,7 @@ static enum err_code list_members(struct source *s, const char *path, const char
     }
     if (rc == ERR_OK && s->n == 0)
         rc = err_set(e, ERR_INPUT, "%s: no member '%s' among its %zu", path, member,
-                     archive_file_count(a));
+                     archive_map_count(a));
     return rc;
 }
 
@@ -205,7 +207,7 @@ static enum err_code open_archive(struct source *s, const char *path, const char
     s->root = arena_strdup(s->arena, path);
     if (!s->root)
         return arena_error(s->arena, strlen(path), e);
-    enum err_code rc = archive_file_open(&s->archive, path, want_member, member, e);
+    enum err_code rc = archive_map_open(&s->archive, path, want_member, member, e);
     if (rc != ERR_OK)
         return rc;
     char *folder = NULL;
@@ -224,7 +226,8 @@ static enum err_code open_archive(struct source *s, const char *path, const char
     return rc;
 }
 
-/* ---- opening ----------------------------------------------------------------------------------- */
+/* ---- opening -----------------------------------------------------------------------------------
+ */
 
 /* Cuts "archive:member" at the first colon whose left side is a file. */
 static enum err_code open_member(struct source *s, const char *path, struct err *e)
@@ -249,7 +252,7 @@ static enum err_code open_plain(struct source *s, const char *path, struct err *
     enum err_code rc = io_map_open(&map, path, e);
     if (rc != ERR_OK)
         return rc;
-    bool archive = archive_file_is(path, map.data, map.bytes);
+    bool archive = archive_map_is(path, map.data, map.bytes);
     io_map_close(&map);
     return archive ? open_archive(s, path, NULL, e) : open_file(s, path, e);
 }
@@ -286,7 +289,7 @@ void source_close(struct source *s)
             io_map_close(&s->entries[i].map);
     }
     free(s->entries);
-    archive_file_close(s->archive);
+    archive_map_close(s->archive);
     arena_free(s->arena);
     free(s);
 }
@@ -315,7 +318,7 @@ bool source_find(const struct source *s, const char *name, size_t *i)
     return false;
 }
 
-const char *source_path(struct source *s, size_t i)
+static const char *make_path(struct source *s, size_t i)
 {
     struct entry *t = &s->entries[i];
     if (!t->path) {
@@ -333,16 +336,22 @@ const char *source_path(struct source *s, size_t i)
     return t->path;
 }
 
+const char *source_path(struct source *s, size_t i)
+{
+    const char *path = make_path(s, i);
+    return path ? path : s->entries[i].name;
+}
+
 enum err_code source_data(struct source *s, size_t i, const uint8_t **data, size_t *bytes,
                           struct err *e)
 {
     struct entry *t = &s->entries[i];
     if (s->archive)
-        return archive_file_data(s->archive, t->member, data, bytes, e);
+        return archive_map_data(s->archive, t->member, data, bytes, e);
     if (!t->mapped) {
-        const char *path = source_path(s, i);
+        const char *path = make_path(s, i);
         if (!path)
-            return err_set(e, ERR_NOMEM, "out of memory");
+            return err_set(e, ERR_NOMEM, "%s: out of memory", t->name);
         enum err_code rc = io_map_open(&t->map, path, e);
         if (rc != ERR_OK)
             return rc;

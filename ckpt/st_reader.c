@@ -31,7 +31,8 @@ static enum err_code check_text(const char *text, size_t n, struct err *e)
             in_string = true;
         } else if (ch == '{' || ch == '[') {
             if (++depth > DEPTH_MAX)
-                return err_set(e, ERR_INPUT, "header byte %zu: nested deeper than %d", i, DEPTH_MAX);
+                return err_set(e, ERR_INPUT, "header byte %zu: nested deeper than %d", i,
+                               DEPTH_MAX);
         } else if (ch == '}' || ch == ']') {
             depth--;
         } else if (ch == '-' && i + 2 < n && text[i + 1] == '0' && !strchr(".eE", text[i + 2])) {
@@ -160,7 +161,8 @@ static enum err_code read_metadata(struct container *c, json_t *v, struct err *e
         return ERR_OK;
     if (!json_is_object(v))
         return err_set(e, ERR_INPUT, "__metadata__: expected an object or null");
-    json_object_foreach (v, key, item) {
+    json_object_foreach(v, key, item)
+    {
         if (!json_is_string(item))
             return err_set(e, ERR_INPUT, "__metadata__: '%.64s' is no string", key);
     }
@@ -177,7 +179,8 @@ static enum err_code read_object(struct container *c, struct arena *a, json_t *r
     c->tensors = arena_array(a, n + 1, sizeof *c->tensors);
     if (!c->tensors)
         return arena_error(a, n * sizeof *c->tensors, e);
-    json_object_foreach (root, name, v) {
+    json_object_foreach(root, name, v)
+    {
         enum err_code rc;
         if (strcmp(name, "__metadata__") == 0) {
             rc = read_metadata(c, v, e);

@@ -316,12 +316,14 @@ static enum err_code read_prompt_ids(const json_t *o, struct trace_record *r, st
 
 static enum err_code read_record(const json_t *o, struct trace_record *r, struct err *e)
 {
-    const char *id = NULL, *text = NULL;
+    const char *id = NULL;
+    const json_t *text =
+        json_object_get(o, "text"); /* may hold NUL, which json_get_string refuses */
     json_t *ids = NULL;
     int64_t turn = 0;
     enum err_code rc = json_get_string(o, "custom_id", JSON_REQUIRED, &id, e);
-    if (rc == ERR_OK)
-        rc = json_get_string(o, "text", JSON_REQUIRED, &text, e);
+    if (rc == ERR_OK && !json_is_string(text))
+        rc = err_set(e, ERR_INPUT, "key 'text': expected a string");
     if (rc == ERR_OK)
         rc = json_get_int(o, "turn", JSON_REQUIRED, 0, INT32_MAX, &turn, e);
     if (rc == ERR_OK)
@@ -336,13 +338,13 @@ static enum err_code read_record(const json_t *o, struct trace_record *r, struct
         return rc;
     r->turn = (int)turn;
     r->n = json_array_size(ids);
-    r->text_len = json_string_length(json_object_get(o, "text"));
+    r->text_len = json_string_length(text);
     r->custom_id = strdup(id);
     r->text = malloc(r->text_len + 1);
     r->tok = calloc(r->n + 1, sizeof *r->tok);
     if (!r->custom_id || !r->text || !r->tok)
         return err_set(e, ERR_NOMEM, "out of memory");
-    memcpy(r->text, text, r->text_len + 1);
+    memcpy(r->text, json_string_value(text), r->text_len + 1);
     for (size_t i = 0; i < r->n; i++)
         if (!read_token(o, i, &r->tok[i]))
             return err_set(e, ERR_INPUT,

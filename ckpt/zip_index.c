@@ -97,8 +97,8 @@ static enum err_code read_extra64(const uint8_t *extra, size_t n, struct zip_ent
     return err_set(e, ERR_INPUT, "its zip64 field is missing");
 }
 
-static enum err_code read_entry(const uint8_t *p, size_t room, struct zip_entry *z,
-                                size_t *used, struct err *e)
+static enum err_code read_entry(const uint8_t *p, size_t room, struct zip_entry *z, size_t *used,
+                                struct err *e)
 {
     if (room < ENTRY_BYTES || load_u32(p) != ENTRY_SIG)
         return err_set(e, ERR_INPUT, "no directory entry where one is expected");
@@ -123,7 +123,7 @@ static enum err_code read_entry(const uint8_t *p, size_t room, struct zip_entry 
 enum err_code zip_index_read(const uint8_t *data, size_t bytes, struct arena *a,
                              struct zip_entry **entries, size_t *n, struct err *e)
 {
-    struct directory d;
+    struct directory d = {0};
     enum err_code rc = find_directory(data, bytes, &d, e);
     if (rc != ERR_OK)
         return rc;
@@ -135,7 +135,7 @@ enum err_code zip_index_read(const uint8_t *data, size_t bytes, struct arena *a,
         return arena_error(a, (size_t)d.n, e);
     for (uint64_t i = 0; i < d.n; i++) {
         struct zip_entry *z = &(*entries)[*n];
-        size_t used;
+        size_t used = 0;
         rc = read_entry(p, room, z, &used, e);
         if (rc != ERR_OK)
             return err_wrap(e, rc, "zip entry %llu", (unsigned long long)(i + 1));

@@ -98,12 +98,17 @@ static enum err_code take_lock(struct io_dir_out *d, struct err *e)
     return err_set(e, ERR_BUSY, "%s: its lock changes hands too quickly", d->path);
 }
 
-static bool holds_marker(const struct io_dir_out *d)
+static enum err_code check_marker(const struct io_dir_out *d, struct err *e)
 {
     char *file = d->marker ? io_join(d->path, d->marker) : NULL;
+    if (d->marker && !file)
+        return io_nomem(strlen(d->path), e);
     bool found = file && io_exists(file);
     free(file);
-    return found;
+    if (found)
+        return ERR_OK;
+    return err_set(e, ERR_USAGE, "%s: holds no %s, so assay did not make it; it was left alone",
+                   d->path, d->marker ? d->marker : "manifest");
 }
 
 static enum err_code check_target(const struct io_dir_out *d, struct err *e)
@@ -115,10 +120,7 @@ static enum err_code check_target(const struct io_dir_out *d, struct err *e)
     if (!io_is_dir(d->path))
         return err_set(e, ERR_USAGE, "%s: is a file, expected a folder; it was left alone",
                        d->path);
-    if (!holds_marker(d))
-        return err_set(e, ERR_USAGE, "%s: holds no %s, so assay did not make it; it was left alone",
-                       d->path, d->marker ? d->marker : "manifest");
-    return ERR_OK;
+    return check_marker(d, e);
 }
 
 static void free_dir(struct io_dir_out *d)

@@ -16,6 +16,7 @@
 struct io_lines {
     int fd;
     bool gzip, in_member, at_end;
+    const char *fault; /* of the gzip data, said when the bytes before it are used up */
     const char *name;
     char *path;
     z_stream z;
@@ -141,6 +142,8 @@ static enum err_code fill_gzip(struct io_lines *l, struct err *e)
     while (l->from == l->end && !l->at_end) {
         enum err_code rc = ERR_OK;
         size_t got = 1;
+        if (l->fault)
+            return damaged(l, l->fault, e);
         if (!l->in_member) {
             rc = next_member(l, e);
             if (rc != ERR_OK)
@@ -162,7 +165,7 @@ static enum err_code fill_gzip(struct io_lines *l, struct err *e)
         else if (z == Z_MEM_ERROR)
             return err_set(e, ERR_NOMEM, "out of memory: the window of a gzip reader");
         else if (z != Z_OK && z != Z_BUF_ERROR)
-            return damaged(l, l->z.msg ? l->z.msg : "gzip data is damaged", e);
+            l->fault = l->z.msg ? l->z.msg : "gzip data is damaged";
     }
     return ERR_OK;
 }

@@ -54,10 +54,12 @@ static enum err_code unknown_name(const struct parser *p, const char *name, size
         if (o->type != OPT_GROUP && o->name)
             names[n++] = o->name;
     }
-    /* "--no-colour" is near to "--no-color" through the name behind "no-". */
     const char *near = str_nearest(asked, names, n), *no = "";
+    /* "--no-verbos" is near to "--no-verbose" through the name behind "no-". */
     if (!near && str_starts(asked, "no-")) {
         near = str_nearest(asked + 3, names, n);
+        const struct opt *flag = near ? find_name(p->cmd->opts, near, strlen(near)) : NULL;
+        near = flag && flag->type == OPT_FLAG ? near : NULL;
         no = "no-";
     }
     if (near)

@@ -64,9 +64,16 @@ static double scaled(const struct axis *a, double v)
     return a->log ? log10_of(v) : v;
 }
 
+/* Of a number on the axis, such as a tick. */
+static double place(const struct axis *a, double v)
+{
+    return a->from + (v - a->lo) / (a->hi - a->lo) * (a->to - a->from);
+}
+
+/* Of a value of the data. */
 static double to_pixel(const struct axis *a, double v)
 {
-    return a->from + (scaled(a, v) - a->lo) / (a->hi - a->lo) * (a->to - a->from);
+    return place(a, scaled(a, v));
 }
 
 /* Hundredths of a pixel, from integers: the C library's locale has no say. */
@@ -201,8 +208,7 @@ static void begin(struct strbuf *b, struct frame *f, const struct svg_plot *p, s
 static void put_y_axis(struct strbuf *b, const struct frame *f)
 {
     for (size_t i = 0; i < f->y.n_ticks; i++) {
-        double v = f->y.ticks[i];
-        double at = f->y.from + (v - f->y.lo) / (f->y.hi - f->y.lo) * (f->y.to - f->y.from);
+        double v = f->y.ticks[i], at = place(&f->y, v);
         struct strbuf label = {0};
         put_line(b, LEFT, at, f->width - RIGHT, at, "var(--line,#ccc)");
         put_tick_label(&label, &f->y, v);
@@ -223,7 +229,7 @@ static void put_x_label(struct strbuf *b, const struct frame *f)
 static void put_x_axis(struct strbuf *b, const struct frame *f)
 {
     for (size_t i = 0; i < f->x.n_ticks; i++) {
-        double v = f->x.ticks[i], at = to_pixel(&f->x, v);
+        double v = f->x.ticks[i], at = place(&f->x, v);
         if (at > f->width - RIGHT + 1 || at < LEFT - 1)
             continue;
         struct strbuf label = {0};

@@ -1,9 +1,9 @@
 /* yaml.c: the three passes over a text.
  *
  * 1. Events: bounds and syntax, so that nothing later sees an alias or a deep nest.
- * 2. The document's tree beside the schema: keys that are unknown or come twice and values that are
- *    none of an enumeration, said with their own line and what would have been right. libcyaml
- *    knows only the place of the value before.
+ * 2. The document's tree beside the schema: keys that are unknown or come twice, numbers that are
+ *    none, values that are none of an enumeration, said with their own line and what would have
+ *    been right. libcyaml is laxer and knows only the place of the value before.
  * 3. libcyaml fills the structs; its log becomes the error's text.
  */
 #include "common/yaml.h"
@@ -17,7 +17,7 @@
 
 #define DEPTH_MAX  32
 #define EVENTS_MAX 100000
-#define KEYS_MAX   256 /* of one mapping; bounds the search for keys that come twice */
+#define KEYS_MAX   256 /* names of one mapping or enumeration that an error offers */
 
 struct text {
     const char *bytes, *name;
@@ -171,16 +171,15 @@ static enum err_code check_enum(const struct text *t, const yaml_node_t *node,
     size_t n = MIN2(schema->enumeration.count, (uint32_t)KEYS_MAX);
     if (!text || !(schema->flags & CYAML_FLAG_STRICT))
         return ERR_OK;
-    struct strbuf b = {0};
-    strbuf_printf(&b, "found '%.100s', expected one of", text);
     for (size_t i = 0; i < n; i++) {
         names[i] = schema->enumeration.strings[i].str;
-        strbuf_printf(&b, "%s %s", i ? "," : "", names[i]);
-        if (strcmp(names[i], text) == 0) {
-            strbuf_free(&b);
+        if (strcmp(names[i], text) == 0)
             return ERR_OK;
-        }
     }
+    struct strbuf b = {0};
+    strbuf_printf(&b, "found '%.100s', expected one of", text);
+    for (size_t i = 0; i < n; i++)
+        strbuf_printf(&b, "%s %s", i ? "," : "", names[i]);
     const char *near = str_nearest(text, names, n);
     if (near)
         strbuf_printf(&b, "; did you mean '%s'?", near);
@@ -191,15 +190,41 @@ static enum err_code check_enum(const struct text *t, const yaml_node_t *node,
     return rc;
 }
 
+/* libcyaml would read "4x" as 4, "010" as 8 and "maybe" as true. */
+static enum err_code check_number(const struct text *t, const yaml_node_t *node,
+                                  const cyaml_schema_value_t *schema)
+{
+    const char *text = scalar(node);
+    unsigned bits = 8 * MIN2(schema->data_size, 8u);
+    int64_t i;
+    double d;
+    if (!text || bits == 0)
+        return ERR_OK;
+    char what[200];
+    int64_t hi = (int64_t)(UINT64_MAX >> 1 >> (64 - bits));
+    if (schema->type == CYAML_INT && !str_to_i64(text, -hi - 1, hi, &i))
+        snprintf(what, sizeof what, "found '%.80s', expected an integer of %u bits", text, bits);
+    else if (schema->type == CYAML_UINT &&
+             !str_to_i64(text, 0, bits < 64 ? (int64_t)(UINT64_MAX >> (64 - bits)) : INT64_MAX, &i))
+        snprintf(what, sizeof what, "found '%.80s', expected an integer from 0, of %u bits", text,
+                 bits);
+    else if (schema->type == CYAML_FLOAT && !str_to_double(text, &d))
+        snprintf(what, sizeof what, "found '%.80s', expected a number", text);
+    else if (schema->type == CYAML_BOOL && strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+        snprintf(what, sizeof what, "found '%.80s', expected true or false", text);
+    else
+        return ERR_OK;
+    return fault(t, node->start_mark, what);
+}
+
 static enum err_code check_node(const struct text *t, yaml_document_t *doc, yaml_node_t *node,
                                 const cyaml_schema_value_t *schema);
 
+/* Quadratic in the keys before the first unknown or repeated one, so in the schema's fields. */
 static enum err_code check_twice(const struct text *t, yaml_document_t *doc,
                                  const yaml_node_pair_t *start, const yaml_node_pair_t *at)
 {
     const yaml_node_t *key = yaml_document_get_node(doc, at->key);
-    if (at - start >= KEYS_MAX)
-        return fault(t, key->start_mark, "more than 256 keys in one mapping");
     for (const yaml_node_pair_t *p = start; p < at; p++) {
         const yaml_node_t *other = yaml_document_get_node(doc, p->key);
         if (strcmp(scalar(other), scalar(key)) != 0)
@@ -240,6 +265,8 @@ static enum err_code check_node(const struct text *t, yaml_document_t *doc, yaml
     enum err_code rc = ERR_OK;
     if (schema->type == CYAML_ENUM)
         return check_enum(t, node, schema);
+    if (node->type == YAML_SCALAR_NODE)
+        return check_number(t, node, schema);
     if (schema->type == CYAML_MAPPING && node->type == YAML_MAPPING_NODE)
         return check_mapping(t, doc, node, schema->mapping.fields);
     if ((schema->type == CYAML_SEQUENCE || schema->type == CYAML_SEQUENCE_FIXED) &&

@@ -15,6 +15,11 @@
 
 struct chat_template;
 
+/* The date that strftime_now shows: "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS" under this key of vars.
+ * Rendering reads no clock; a template that asks for the date without one ends in an error that
+ * says so. Templates do not see the key. */
+#define CHAT_NOW_KEY "__now"
+
 MUST_USE enum err_code chat_compile(struct chat_template **t, const char *text, size_t len,
                                     struct err *e);
 void chat_free(struct chat_template *t);

@@ -139,7 +139,7 @@ void engine_free(struct engine *en)
 {
     if (!en)
         return;
-    void *const blocks[] = {en->scratch, en->in_dev,  en->out_dev, en->logits_dev,
+    void *const blocks[] = {en->scratch,  en->in_dev,  en->out_dev, en->logits_dev,
                             en->hash_dev, en->cos_sin, en->kv};
     model_free(en->m, en->k);
     for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
@@ -194,8 +194,7 @@ static uint8_t *page_at(const struct engine *en, int layer, int32_t page)
     return en->kv + (size_t)layer * en->kv_layer_bytes + (size_t)page * en->page_bytes;
 }
 
-enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void *out,
-                               struct err *e)
+enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void *out, struct err *e)
 {
     enum err_code rc = check_page(en, layer, page, e);
     if (rc != ERR_OK)
@@ -227,8 +226,8 @@ static enum err_code check_piece(const struct engine *en, const struct step_piec
                        i, p->n, (long long)p->pos, (long long)en->plan.ctx);
     int64_t need = kv_pages_for(p->pos + p->n);
     if (need > p->n_pages)
-        return err_set(e, ERR_INTERNAL, "piece %d: %d pages, expected at least %lld", i,
-                       p->n_pages, (long long)need);
+        return err_set(e, ERR_INTERNAL, "piece %d: %d pages, expected at least %lld", i, p->n_pages,
+                       (long long)need);
     for (int64_t j = 0; j < need; j++) {
         if (p->pages[j] < 0 || p->pages[j] >= en->plan.pages)
             return err_set(e, ERR_INTERNAL, "piece %d: page number %d, expected below %lld", i,

@@ -15,13 +15,14 @@ struct engine;
 
 struct engine_options {
     struct kern_options kern;
-    int batch_tokens;  /* most rows of a step; 0: 512 */
-    int batch_seqs;    /* most sequences of a step; 0: 64 */
-    int64_t kv_tokens; /* pages for this many tokens in all; 0: batch_seqs * ctx, but at most 2 GiB
-                          and half of the memory that is left, and at least one of ctx */
-    int64_t ctx;       /* longest sequence; 0: the model's own, at most 8192 */
-    int top_k;         /* top logits kept of each output row, 2 .. LOGITS_TOP_MAX; 0: 2 */
-    int out_rows;      /* most rows with logits in a step; 0: batch_seqs */
+    int batch_tokens; /* most rows of a step; 0: 512 */
+    int batch_seqs;   /* most sequences of a step; 0: 64 */
+    /* Pages for this many tokens in all; 0: batch_seqs * ctx, but at most 2 GiB and half of the
+     * memory that is left, and at least one sequence of ctx. */
+    int64_t kv_tokens;
+    int64_t ctx;  /* longest sequence; 0: the model's own, at most 8192 */
+    int top_k;    /* top logits kept of each output row, 2 .. LOGITS_TOP_MAX; 0: 2 */
+    int out_rows; /* most rows with logits in a step; 0: batch_seqs */
 };
 
 /* Bytes before anything is loaded: weights, kv and scratch on the device; host is staging, host
@@ -48,18 +49,18 @@ const char *engine_fingerprint(const struct engine *en);
 struct step_piece {
     const int32_t *ids; /* [n] */
     int n;
-    int64_t pos;           /* position of ids[0]; earlier positions are in the pages */
-    const int32_t *pages;  /* enough pages for pos + n tokens */
+    int64_t pos;          /* position of ids[0]; earlier positions are in the pages */
+    const int32_t *pages; /* enough pages for pos + n tokens */
     int n_pages;
-    int out_from;          /* rows out_from .. n-1 give logits; n: none */
+    int out_from; /* rows out_from .. n-1 give logits; n: none */
 };
 
 /* One output row; pointers live until the next step. */
 struct step_row {
-    int piece, index; /* ids[index] of that piece: the logits predict position pos + index + 1 */
-    const float *logits;     /* [n_vocab], NULL unless want_logits */
-    const int32_t *top_id;   /* [k] */
-    const float *top;        /* [k] logits */
+    int piece, index;    /* ids[index] of that piece: the logits predict position pos + index + 1 */
+    const float *logits; /* [n_vocab], NULL unless want_logits */
+    const int32_t *top_id; /* [k] */
+    const float *top;      /* [k] logits */
     float lse;
     uint64_t hash;
 };
@@ -76,7 +77,8 @@ MUST_USE enum err_code engine_step(struct engine *en, struct step *s, struct err
 
 /* Called after every operation of a step with the hash of each row of its output: trace level
  * layers. NULL turns it off. layer -1 is outside the layers; "embed" and operations of layers have
- * a row for each token, in the order of pieces; "final_norm" and "logits" one for each output row. */
+ * a row for each token, in the order of pieces; "final_norm" and "logits" one for each output row.
+ */
 typedef void (*engine_tap)(void *ctx, int layer, const char *op, int n_rows, const uint64_t *hash);
 void engine_set_tap(struct engine *en, engine_tap tap, void *ctx);
 

@@ -24,8 +24,7 @@ static uint64_t read_number(const char *path, const char *key, uint64_t unit)
     char line[256];
     uint64_t v = UINT64_MAX, n;
     while (v == UINT64_MAX && fgets(line, sizeof line, f)) {
-        if (strncmp(line, key, strlen(key)) == 0 &&
-            sscanf(line + strlen(key), "%" SCNu64, &n) == 1)
+        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%" SCNu64, &n) == 1)
             v = n * unit;
     }
     fclose(f);
@@ -202,8 +201,7 @@ static void digest_weight(void *ctx, int64_t i, int thread)
         return;
     char head[CKPT_NAME_MAX + 256];
     int n = snprintf(head, sizeof head, "%s %d %d %d %d %d %d %d", w->name, (int)w->enc,
-                     (int)w->dtype, w->q.bits, w->q.group, (int)w->q.scale, w->ggml,
-                     w->rope_heads);
+                     (int)w->dtype, w->q.bits, w->q.group, (int)w->q.scale, w->ggml, w->rope_heads);
     sha256_update(s, head, (size_t)n);
     sha256_update(s, w->dim, (size_t)w->n_dim * sizeof *w->dim);
     size_t scales = 0;

@@ -14,7 +14,7 @@
 #define NO_PAGE (-1)
 
 struct page {
-    int32_t ids[KERN_PAGE]; /* when known */
+    int32_t ids[KERN_PAGE];  /* when known */
     uint64_t parent, serial; /* serial 0: not known */
     int32_t uses;
     int32_t bucket_next;

@@ -29,7 +29,7 @@ static enum err_code open_text_side(struct lm *m, struct err *e)
     enum err_code rc =
         tokenizer_new(&m->tok, c->tokenizer_json, c->tokenizer_len, c->tokenizer_config, e);
     if (rc != ERR_OK)
-        return err_wrap(e, rc, "tokenizer.json");
+        return rc;
     sha_text(c->tokenizer_json, c->tokenizer_len, m->tokenizer_sha);
     size_t len = c->chat_template ? strlen(c->chat_template) : 0;
     sha_text(c->chat_template, len, m->template_sha);

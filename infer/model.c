@@ -206,8 +206,9 @@ static enum err_code find_family(const struct hparams *hp, const struct model_fa
         }
         strbuf_printf(&names, "%s%s", i ? ", " : "", FAMILIES[i]->name);
     }
-    enum err_code rc = err_set(e, ERR_INPUT, "model family '%s' is not supported; expected one of %s",
-                               hp->family, names.data ? names.data : "");
+    enum err_code rc =
+        err_set(e, ERR_INPUT, "model family '%s' is not supported; expected one of %s", hp->family,
+                names.data ? names.data : "");
     strbuf_free(&names);
     return rc;
 }
@@ -242,6 +243,8 @@ enum err_code model_bind(struct model **out, const struct checkpoint *c, struct 
 {
     const struct model_family *family = NULL;
     *out = NULL;
+    if (!c->hp_ok)
+        return err_set(e, ERR_INPUT, "%s", c->hp_err.text);
     enum err_code rc = find_family(&c->hp, &family, e);
     if (rc != ERR_OK)
         return rc;

@@ -42,8 +42,8 @@ struct model_step {
 };
 
 struct model_family {
-    const char *name;   /* hparams.family */
-    size_t priv_bytes;  /* the family's own struct, zeroed, in model_priv */
+    const char *name;  /* hparams.family */
+    size_t priv_bytes; /* the family's own struct, zeroed, in model_priv */
     enum err_code (*bind)(struct model *m, struct model_binder *b, struct err *e);
     /* Bytes of scratch for these sizes; lays out the buffers. */
     size_t (*plan)(struct model *m, const struct model_dims *d);

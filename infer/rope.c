@@ -92,8 +92,8 @@ static double scale_llama3(const struct rope_params *p, double f)
         return f;
     if (wave > p->original_ctx / p->low_freq_factor)
         return f / p->factor;
-    double t = (p->original_ctx / wave - p->low_freq_factor) /
-               (p->high_freq_factor - p->low_freq_factor);
+    double t =
+        (p->original_ctx / wave - p->low_freq_factor) / (p->high_freq_factor - p->low_freq_factor);
     return (1 - t) * f / p->factor + t * f;
 }
 
@@ -134,8 +134,10 @@ static enum err_code check_params(const struct hparams *hp, struct err *e)
     const struct rope_params *p = &hp->rope;
     int n_dims = rope_dims(hp);
     if (n_dims < 2 || n_dims % 2 || n_dims > hp->head_dim || n_dims > ROPE_DIMS_MAX)
-        return err_set(e, ERR_INPUT, "rope: %d rotated dims of a head of %d; expected an even "
-                       "number, at most %d", n_dims, hp->head_dim, ROPE_DIMS_MAX);
+        return err_set(e, ERR_INPUT,
+                       "rope: %d rotated dims of a head of %d; expected an even "
+                       "number, at most %d",
+                       n_dims, hp->head_dim, ROPE_DIMS_MAX);
     if (!(p->theta > 1 && p->theta < 1e30))
         return err_set(e, ERR_INPUT, "rope: theta is %g, expected a number above 1", p->theta);
     bool scaled = p->kind == ROPE_LINEAR || p->kind == ROPE_LLAMA3 || p->kind == ROPE_YARN;
@@ -146,8 +148,10 @@ static enum err_code check_params(const struct hparams *hp, struct err *e)
                        p->original_ctx);
     if (p->kind == ROPE_LLAMA3 &&
         !(p->low_freq_factor > 0 && p->high_freq_factor > p->low_freq_factor))
-        return err_set(e, ERR_INPUT, "rope: low and high frequency factors are %g and %g, expected "
-                       "0 < low < high", p->low_freq_factor, p->high_freq_factor);
+        return err_set(e, ERR_INPUT,
+                       "rope: low and high frequency factors are %g and %g, expected "
+                       "0 < low < high",
+                       p->low_freq_factor, p->high_freq_factor);
     if (p->kind == ROPE_FACTORS && (!p->factors || n_dims != hp->head_dim))
         return err_set(e, ERR_INPUT, "rope: frequency factors need %d values for all %d dims",
                        hp->head_dim / 2, hp->head_dim);

@@ -47,7 +47,8 @@ struct row_info {
 };
 
 struct runner_events {
-    /* text: bytes of the answer that are now certain (may be empty). */
+    /* text: bytes of the answer that are now certain (may be empty). A stop id is given too, with
+     * no text of its own. Callbacks may submit requests. */
     void (*on_token)(void *user, void *req_user, const struct row_info *row, const char *text,
                      size_t len);
     void (*on_row)(void *user, void *req_user, const struct row_info *row); /* scoring */

@@ -5,15 +5,13 @@
  *     repetition_penalty  each id of prompt and answer once: l > 0 becomes l / p, else l * p (HF)
  *     temperature 0       the answer is the argmax, ties to the lower id
  *     temperature T       weights exp((l - max) / T)
- *     top_k               keeps the k best; ties to the lower id, so that exactly k stay and top_k 1
- *                         is greedy (HF keeps every tie with the kth)
- *     top_p               keeps a candidate while the mass of all before it is below p of what
- *                         top_k left; the best always stays (HF's nucleus)
- *     min_p               keeps weights >= RN_f32(min_p) times the largest (HF)
- *     draw                one uniform number keyed by (seed, stream, position), so the draw does
- *                         not depend on the batch (rule 8 of docs/numerics.md); candidates are
- *                         walked in rank order until their mass exceeds it
- * A logit that is NaN is never chosen; with nothing else the answer is id 0.
+ *     top_k               keeps the k best; ties to the lower id, so that exactly k stay and top_k
+ * 1 is greedy (HF keeps every tie with the kth) top_p               keeps a candidate while the
+ * mass of all before it is below p of what top_k left; the best always stays (HF's nucleus) min_p
+ * keeps weights >= RN_f32(min_p) times the largest (HF) draw                one uniform number
+ * keyed by (seed, stream, position), so the draw does not depend on the batch (rule 8 of
+ * docs/numerics.md); candidates are walked in rank order until their mass exceeds it A logit that
+ * is NaN is never chosen; with nothing else the answer is id 0.
  */
 #ifndef ASSAY_INFER_SAMPLE_H
 #define ASSAY_INFER_SAMPLE_H

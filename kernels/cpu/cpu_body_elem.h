@@ -66,8 +66,8 @@ VFN vf vec_tanh(vf x)
     p = v_fma(p, z, v_set(0x1.110726p-3f));
     p = v_fma(p, z, v_set(-0x1.555532p-2f));
     vf small = v_fma(v_mul(x, z), p, x);
-    big = v_bits(vi_or(vi_bits(big), sign));
-    return v_select(v_less(a, v_set(0.625f)), small, big);
+    vf r = v_select(v_less(a, v_set(0.625f)), small, big);
+    return v_bits(vi_or(vi_bits(r), sign));
 }
 
 /* x / (1 + e^-u). */

@@ -154,6 +154,29 @@ VFN void dequantize_bits(int bits, const uint8_t *codes, const vf *s, const vf *
     }
 }
 
+/* The same for 2, 4 and 8 bits of shiftable scales. */
+VFN void dequantize_pieces(int bits, const uint8_t *codes, const vf *s, const vf *b, int n,
+                           float *m)
+{
+    int per = 8 / bits;
+    for (int v = 0; v < TILE_VECS; v++) {
+        const uint8_t *p = codes + v * V_WIDTH;
+        float *to = m + v * V_WIDTH;
+        vf s_at[4] = {s[v], s[v], s[v], s[v]};
+        V_UNROLL
+        for (int i = 1; i < per; i++)
+            s_at[i] = v_mul(s_at[i - 1], v_set(1.0f / (float)(1 << bits)));
+        for (int row = 0; row < n / per; row++, p += CPU_TILE) {
+            vi c = vi_load_u8(p);
+            V_UNROLL
+            for (int i = 0; i < per; i++, to += CPU_TILE) {
+                vi q = bits == 8 ? c : vi_and(c, vi_set(((1u << bits) - 1u) << (i * bits)));
+                v_store(to, v_fma(v_convert(q), s_at[i], b[v]));
+            }
+        }
+    }
+}
+
 static void dequantize(const struct cpu_weight *w, int64_t tile, int64_t k0, int n, float *m)
 {
     const struct qformat q = w->base.q;
@@ -247,34 +270,65 @@ static void tile_rows(const struct cpu_tile_job *j)
 
 /* ---- one row
  * --------------------------------------------------------------------------------------- */
-/* Eight k of one tile; bits is 8, 4 or 2; s_at[i] is the scale of the piece at bit i * bits. */
-VFN void one_block(int bits, const uint8_t *p, const float *x, vf (*s_at)[TILE_VECS], const vf *b,
+/* Scales and biases of a group as f32, in memory: sixteen registers hold the four sums of AVX2 and
+ * little else, and a compiler that keeps scales in registers puts the sums into memory, where each
+ * step of a chain waits for a store. */
+struct group_scales {
+    float s[4][CPU_TILE] __attribute__((aligned(64))); /* [i]: times 2^-(i * bits) */
+    float b[CPU_TILE] __attribute__((aligned(64)));
+};
+
+VFN void group_load(struct group_scales *g, int bits, const uint8_t *p, enum dtype t)
+{
+    vf s[TILE_VECS], b[TILE_VECS];
+    scales_load(s, p, t);
+    scales_load(b, p + scale_bytes(t), t);
+    int pieces = bits == 8 || bits == 4 || bits == 2 ? 8 / bits : 1;
+    V_UNROLL
+    for (int v = 0; v < TILE_VECS; v++) {
+        v_store(g->b + v * V_WIDTH, b[v]);
+        V_UNROLL
+        for (int i = 0; i < pieces; i++) {
+            v_store(g->s[i] + v * V_WIDTH, s[v]);
+            s[v] = v_mul(s[v], v_set(1.0f / (float)(1 << bits)));
+        }
+    }
+}
+
+/* Eight k of one tile; bits is 8, 4 or 2. */
+VFN void one_block(int bits, const uint8_t *p, const float *x, const struct group_scales *g,
                    vf *acc)
 {
     int per = 8 / bits;
     V_UNROLL
     for (int row = 0; row < bits; row++) {
+        if (TILE_VECS > 2)
+            __asm__("" : "+r"(g)); /* scales are read again: see struct group_scales */
         V_UNROLL
         for (int v = 0; v < TILE_VECS; v++) {
             vi c = vi_load_u8(p + row * CPU_TILE + v * V_WIDTH);
             V_UNROLL
             for (int i = 0; i < per; i++) {
                 vi q = bits == 8 ? c : vi_and(c, vi_set(((1u << bits) - 1u) << (i * bits)));
-                vf w = v_fma(v_convert(q), s_at[i][v], b[v]);
+                vf w =
+                    v_fma(v_convert(q), v_load(g->s[i] + v * V_WIDTH), v_load(g->b + v * V_WIDTH));
                 acc[v] = v_fma(w, v_set(x[row * per + i]), acc[v]);
             }
         }
     }
 }
 
-VFN void one_block_planes(int bits, const uint8_t *p, const float *x, const vf *s, const vf *b,
+VFN void one_block_planes(int bits, const uint8_t *p, const float *x, const struct group_scales *g,
                           vf *acc)
 {
     V_UNROLL
     for (int k = 0; k < 8; k++) {
+        if (TILE_VECS > 2)
+            __asm__("" : "+r"(g), "+r"(p));
         V_UNROLL
         for (int v = 0; v < TILE_VECS; v++) {
-            vf w = v_fma(v_convert(code_shifted(bits, p, v * V_WIDTH, k)), s[v], b[v]);
+            vf q = v_convert(code_shifted(bits, p, v * V_WIDTH, k));
+            vf w = v_fma(q, v_load(g->s[0] + v * V_WIDTH), v_load(g->b + v * V_WIDTH));
             acc[v] = v_fma(w, v_set(x[k]), acc[v]);
         }
     }
@@ -289,19 +343,15 @@ VFN void one_chunk(int bits, const struct cpu_tile_job *j, int64_t k0, int64_t k
         j->w->codes + (size_t)j->tile * j->w->tile_bytes + (size_t)(k0 / 8 * bits) * CPU_TILE;
     const uint8_t *scales = j->w->scales + (size_t)j->tile * j->w->tile_scale_bytes;
     int sb = scale_bytes(q.scale);
+    struct group_scales g;
     for (int64_t k = k0; k < k1;) {
-        vf s_at[4][TILE_VECS], b[TILE_VECS];
-        scales_load(s_at[0], scales + k / q.group * 2 * sb, q.scale);
-        scales_load(b, scales + k / q.group * 2 * sb + sb, q.scale);
-        for (int i = 1; (bits == 4 || bits == 2) && i < 8 / bits; i++)
-            for (int v = 0; v < TILE_VECS; v++)
-                s_at[i][v] = v_mul(s_at[i - 1][v], v_set(1.0f / (float)(1 << bits)));
+        group_load(&g, bits, scales + k / q.group * 2 * sb, q.scale);
         int64_t end = MIN2(k1, (k / q.group + 1) * q.group);
         for (; k < end; k += 8, p += bits * CPU_TILE) {
             if (bits == 8 || bits == 4 || bits == 2)
-                one_block(bits, p, x + k, s_at, b, acc);
+                one_block(bits, p, x + k, &g, acc);
             else
-                one_block_planes(bits, p, x + k, s_at[0], b, acc);
+                one_block_planes(bits, p, x + k, &g, acc);
         }
     }
 }

@@ -83,7 +83,9 @@ extern const struct cpu_mma_ops cpu_mma_ops_avx512;
 
 /* One step by the definition for the lanes of `mask`: where the fast forms do not hold. */
 void cpu_mma_step_lanes(const float (*w)[CPU_MMA_LANES], const float *x, uint32_t mask, float *acc);
-/* Rule 1 by qformat.h, value by value: tiles that are not plain. */
+/* Rule 1 by qformat.h for element i of a lane, as bf16. */
+uint16_t cpu_mma_step_value(const struct cpu_mma_packed *p, int64_t i, int lane);
+/* The same for all lanes: tiles that are not plain. */
 void cpu_mma_step_expand(const struct cpu_mma_packed *p, int64_t k0, int n,
                          struct cpu_mma_strip *out);
 

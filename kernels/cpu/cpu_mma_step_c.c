@@ -41,17 +41,20 @@ static uint32_t packed_code(const struct cpu_mma_packed *p, int64_t i, int lane)
     return (uint32_t)(v >> shift) & ((1u << bits) - 1);
 }
 
+uint16_t cpu_mma_step_value(const struct cpu_mma_packed *p, int64_t i, int lane)
+{
+    int64_t at = i / p->q.group * 2 * CPU_MMA_LANES + lane;
+    float s = qformat_scale(p->scales, p->q.scale, at);
+    float b = qformat_scale(p->scales, p->q.scale, at + CPU_MMA_LANES);
+    return qformat_bf16(packed_code(p, i, lane), s, b, p->q.scale);
+}
+
 void cpu_mma_step_expand(const struct cpu_mma_packed *p, int64_t k0, int n,
                          struct cpu_mma_strip *out)
 {
     for (int i = 0; i < n; i++) {
-        int64_t at = (k0 + i) / p->q.group * 2 * CPU_MMA_LANES;
-        for (int lane = 0; lane < CPU_MMA_LANES; lane++) {
-            float s = qformat_scale(p->scales, p->q.scale, at + lane);
-            float b = qformat_scale(p->scales, p->q.scale, at + CPU_MMA_LANES + lane);
-            uint32_t code = packed_code(p, k0 + i, lane);
-            out->v[i][lane] = bf16_to_f32(qformat_bf16(code, s, b, p->q.scale));
-        }
+        for (int lane = 0; lane < CPU_MMA_LANES; lane++)
+            out->v[i][lane] = bf16_to_f32(cpu_mma_step_value(p, k0 + i, lane));
     }
     finish_strip(out, n);
 }

@@ -1,0 +1,24 @@
+/* checkpoint_priv.h: what the files that build a checkpoint share. */
+#ifndef ASSAY_CKPT_CHECKPOINT_PRIV_H
+#define ASSAY_CKPT_CHECKPOINT_PRIV_H
+
+#include <pthread.h>
+
+#include "ckpt/checkpoint.h"
+#include "ckpt/container_open.h"
+#include "common/arena.h"
+
+struct checkpoint_private {
+    struct arena *arena; /* names, weights, factors */
+    struct source *source;
+    char (*hex)[65]; /* one per file; empty until computed */
+    pthread_mutex_t lock;
+};
+
+/* Lists the weights of all files under canonical names, sorted. Needs config and, when they could
+ * be read, hyperparameters. */
+MUST_USE enum err_code weight_list_build(struct checkpoint *c, struct err *e);
+/* The HF family in force: config.json's model_type, or that of its text_config; NULL: none. */
+const char *weight_list_family(const struct checkpoint *c);
+
+#endif

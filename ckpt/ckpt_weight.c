@@ -1,0 +1,107 @@
+/* ckpt_weight.c: rows of one weight: where they are stored, and their exact values. */
+#include <math.h>
+
+#include "ckpt/checkpoint.h"
+
+int64_t ckpt_weight_rows(const struct ckpt_weight *w)
+{
+    int64_t rows = 1;
+    for (int i = 0; i + 1 < w->n_dim; i++)
+        rows *= w->dim[i];
+    return rows;
+}
+
+/* Llama's rows in a GGUF: rope pairs (i, i + half) of a head lie side by side. */
+static int64_t permuted(int64_t r, int64_t n, int heads)
+{
+    int64_t head_dim = n / heads, half = head_dim / 2;
+    int64_t h = r / head_dim, in = r % head_dim;
+    return h * head_dim + 2 * (in % half) + in / half;
+}
+
+int64_t ckpt_weight_row(const struct ckpt_weight *w, int64_t r)
+{
+    if (w->rope_heads == 0 || w->n_dim < 2)
+        return r;
+    return permuted(r, ckpt_weight_rows(w), w->rope_heads);
+}
+
+static void decode_dense(enum dtype type, const uint8_t *data, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        switch (type) {
+        case DT_F32:
+            out[i] = load_f32(data + 4 * i);
+            break;
+        case DT_F16:
+            out[i] = f16_to_f32(load_u16(data + 2 * i));
+            break;
+        default:
+            out[i] = bf16_to_f32(load_u16(data + 2 * i));
+        }
+    }
+}
+
+static void decode_affine(const struct ckpt_weight *w, int64_t row, int64_t k, float *out)
+{
+    int64_t groups = k / w->q.group;
+    const uint8_t *codes = w->data + (size_t)row * qformat_row_bytes(w->q, k);
+    for (int64_t g = 0; g < groups; g++) {
+        float s = qformat_scale(w->scales, w->q.scale, row * groups + g);
+        float b = qformat_scale(w->biases, w->q.scale, row * groups + g);
+        for (int64_t i = g * w->q.group; i < (g + 1) * w->q.group; i++)
+            out[i] = fmaf((float)qformat_code(codes, w->q.bits, i), s, b);
+    }
+}
+
+static bool decode_row(const struct ckpt_weight *w, int64_t row, int64_t k, float *out)
+{
+    int elems, bytes;
+    switch (w->enc) {
+    case CKPT_AFFINE:
+        decode_affine(w, row, k, out);
+        return true;
+    case CKPT_DENSE:
+        if (!dtype_is_float(w->dtype))
+            return false;
+        decode_dense(w->dtype, w->data + row * k * (dtype_bits(w->dtype) / 8), k, out);
+        return true;
+    default:
+        return ggml_type_block(w->ggml, &elems, &bytes) &&
+               ggml_type_decode(w->ggml, w->data + row * (k / elems) * bytes, k, out);
+    }
+}
+
+/* A permuted vector (the bias of q or k) is put in order by element. */
+static void order_vector(const struct ckpt_weight *w, int64_t k, float *out)
+{
+    int64_t head_dim = k / w->rope_heads;
+    float head[8192];
+    for (int64_t h = 0; h < w->rope_heads; h++) {
+        memcpy(head, out + h * head_dim, (size_t)head_dim * sizeof *out);
+        for (int64_t i = 0; i < head_dim; i++)
+            out[h * head_dim + i] = head[permuted(i, head_dim, 1)];
+    }
+}
+
+enum err_code ckpt_weight_decode(const struct ckpt_weight *w, int64_t row0, int64_t n, float *out,
+                                 struct err *e)
+{
+    int64_t k = ckpt_weight_k(w), rows = ckpt_weight_rows(w);
+    if (row0 < 0 || n < 0 || row0 > rows || n > rows - row0) {
+        return err_set(e, ERR_INTERNAL, "weight '%s': rows %lld to %lld of %lld", w->name,
+                       (long long)row0, (long long)(row0 + n), (long long)rows);
+    }
+    for (int64_t r = 0; r < n; r++) {
+        if (!decode_row(w, ckpt_weight_row(w, row0 + r), k, out + r * k)) {
+            const char *type = w->enc == CKPT_GGML ? ggml_type_name(w->ggml) : dtype_name(w->dtype);
+            return err_set(e, ERR_INPUT, "weight '%s': type %s cannot be decoded", w->name,
+                           type ? type : "unknown");
+        }
+    }
+    if (w->rope_heads && w->n_dim == 1 && n == 1)
+        order_vector(w, k, out);
+    for (int64_t i = 0; w->minus_one && i < n * k; i++)
+        out[i] -= 1.0f;
+    return ERR_OK;
+}

@@ -1,0 +1,137 @@
+/* family_check.c: Llama's (and Mistral's) tensors as one table, filled in by the hyperparameters.
+ *
+ * The engine binds by these names and may rely on the shapes.
+ */
+#include "ckpt/family_check.h"
+
+#include <stdio.h>
+
+enum dim_name { DIM_NONE, DIM_MODEL, DIM_FF, DIM_Q, DIM_KV, DIM_VOCAB };
+enum when { ALWAYS, UNTIED, ATTN_BIAS, MLP_BIAS };
+
+struct expected {
+    const char *name; /* %d: the layer */
+    enum dim_name dim[2];
+    enum when when;
+};
+
+static const struct expected outside[] = {
+    {"model.embed_tokens.weight", {DIM_VOCAB, DIM_MODEL}, ALWAYS},
+    {"model.norm.weight", {DIM_MODEL, DIM_NONE}, ALWAYS},
+    {"lm_head.weight", {DIM_VOCAB, DIM_MODEL}, UNTIED},
+};
+
+static const struct expected inside[] = {
+    {"model.layers.%d.input_layernorm.weight", {DIM_MODEL, DIM_NONE}, ALWAYS},
+    {"model.layers.%d.post_attention_layernorm.weight", {DIM_MODEL, DIM_NONE}, ALWAYS},
+    {"model.layers.%d.self_attn.q_proj.weight", {DIM_Q, DIM_MODEL}, ALWAYS},
+    {"model.layers.%d.self_attn.k_proj.weight", {DIM_KV, DIM_MODEL}, ALWAYS},
+    {"model.layers.%d.self_attn.v_proj.weight", {DIM_KV, DIM_MODEL}, ALWAYS},
+    {"model.layers.%d.self_attn.o_proj.weight", {DIM_MODEL, DIM_Q}, ALWAYS},
+    {"model.layers.%d.self_attn.q_proj.bias", {DIM_Q, DIM_NONE}, ATTN_BIAS},
+    {"model.layers.%d.self_attn.k_proj.bias", {DIM_KV, DIM_NONE}, ATTN_BIAS},
+    {"model.layers.%d.self_attn.v_proj.bias", {DIM_KV, DIM_NONE}, ATTN_BIAS},
+    {"model.layers.%d.self_attn.o_proj.bias", {DIM_MODEL, DIM_NONE}, ATTN_BIAS},
+    {"model.layers.%d.mlp.gate_proj.weight", {DIM_FF, DIM_MODEL}, ALWAYS},
+    {"model.layers.%d.mlp.up_proj.weight", {DIM_FF, DIM_MODEL}, ALWAYS},
+    {"model.layers.%d.mlp.down_proj.weight", {DIM_MODEL, DIM_FF}, ALWAYS},
+    {"model.layers.%d.mlp.gate_proj.bias", {DIM_FF, DIM_NONE}, MLP_BIAS},
+    {"model.layers.%d.mlp.up_proj.bias", {DIM_FF, DIM_NONE}, MLP_BIAS},
+    {"model.layers.%d.mlp.down_proj.bias", {DIM_MODEL, DIM_NONE}, MLP_BIAS},
+};
+
+static int64_t dim_value(const struct hparams *hp, enum dim_name d)
+{
+    switch (d) {
+    case DIM_MODEL:
+        return hp->d_model;
+    case DIM_FF:
+        return hp->d_ff;
+    case DIM_Q:
+        return (int64_t)hp->n_head * hp->head_dim;
+    case DIM_KV:
+        return (int64_t)hp->n_kv * hp->head_dim;
+    case DIM_VOCAB:
+        return hp->n_vocab;
+    default:
+        return 0;
+    }
+}
+
+static bool applies(const struct hparams *hp, enum when when)
+{
+    return when == ALWAYS || (when == UNTIED && !hp->tied) ||
+           (when == ATTN_BIAS && hp->attn_bias) || (when == MLP_BIAS && hp->mlp_bias);
+}
+
+static enum err_code check_one(const struct checkpoint *c, const struct expected *x, int layer,
+                               struct err *e)
+{
+    char name[CKPT_NAME_MAX];
+    int n_dim = x->dim[1] == DIM_NONE ? 1 : 2;
+    int64_t rows = dim_value(&c->hp, x->dim[0]), k = dim_value(&c->hp, x->dim[1]);
+    /* The number takes less room than its place holder leaves. */
+    const char *at = strstr(x->name, "%d");
+    if (at)
+        snprintf(name, sizeof name, "%.*s%d%s", (int)(at - x->name), x->name, layer, at + 2);
+    else
+        snprintf(name, sizeof name, "%s", x->name);
+    const struct ckpt_weight *w = checkpoint_find(c, name);
+    if (!w) {
+        return err_set(e, ERR_INPUT, "weight '%s' is missing, expected [%lld%s%lld] by family %s",
+                       name, (long long)rows, n_dim == 2 ? ", " : "; ",
+                       (long long)(n_dim == 2 ? k : 1), c->hp.family);
+    }
+    if (w->n_dim == n_dim && w->dim[0] == rows && (n_dim == 1 || w->dim[1] == k))
+        return ERR_OK;
+    char found[128] = "";
+    size_t len = 0;
+    for (int i = 0; i < w->n_dim && len < sizeof found - 24; i++)
+        len += (size_t)snprintf(found + len, sizeof found - len, "%s%lld", i ? ", " : "",
+                                (long long)w->dim[i]);
+    if (n_dim == 1)
+        return err_set(e, ERR_INPUT, "weight '%s': shape [%s], expected [%lld]", name, found,
+                       (long long)rows);
+    return err_set(e, ERR_INPUT, "weight '%s': shape [%s], expected [%lld, %lld]", name, found,
+                   (long long)rows, (long long)k);
+}
+
+static bool is_expected(const struct hparams *hp, const struct ckpt_weight *w)
+{
+    char rest[CKPT_NAME_MAX];
+    for (size_t i = 0; i < ARRAY_LEN(outside); i++) {
+        if (strcmp(outside[i].name, w->name) == 0)
+            return applies(hp, outside[i].when);
+    }
+    if (w->layer < 0 || w->layer >= hp->n_layer)
+        return false;
+    for (size_t i = 0; i < ARRAY_LEN(inside); i++) {
+        const char *at = strstr(inside[i].name, "%d");
+        snprintf(rest, sizeof rest, "%.*s%d%s", (int)(at - inside[i].name), inside[i].name,
+                 w->layer, at + 2);
+        if (strcmp(rest, w->name) == 0)
+            return applies(hp, inside[i].when);
+    }
+    return false;
+}
+
+enum err_code family_check_weights(const struct checkpoint *c, struct err *e)
+{
+    enum err_code rc = ERR_OK;
+    for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(outside); i++) {
+        if (applies(&c->hp, outside[i].when))
+            rc = check_one(c, &outside[i], 0, e);
+    }
+    for (int layer = 0; rc == ERR_OK && layer < c->hp.n_layer; layer++) {
+        for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(inside); i++) {
+            if (applies(&c->hp, inside[i].when))
+                rc = check_one(c, &inside[i], layer, e);
+        }
+    }
+    for (size_t i = 0; rc == ERR_OK && i < c->n_weights; i++) {
+        if (!is_expected(&c->hp, &c->weights[i]))
+            rc = err_set(e, ERR_INPUT, "weight '%s' is none of family %s with these settings",
+                         c->weights[i].name, c->hp.family);
+    }
+    return rc;
+}

