@@ -25,7 +25,10 @@ static enum err_code open_text_side(struct lm *m, struct err *e)
 {
     const struct checkpoint *c = m->ckpt;
     if (!c->tokenizer_json)
-        return err_set(e, ERR_INPUT, "no tokenizer.json: expected one beside the weights");
+        return err_set(e, ERR_INPUT, "%s",
+                       c->tokenizer_err.text[0]
+                           ? c->tokenizer_err.text
+                           : "no tokenizer.json: expected one beside the weights");
     enum err_code rc =
         tokenizer_new(&m->tok, c->tokenizer_json, c->tokenizer_len, c->tokenizer_config, e);
     if (rc != ERR_OK)
