@@ -17,13 +17,13 @@ check()
 {
     local what=$1
     shift
-    if "$@" >out 2>err; then
+    if "$@" >.stdout 2>.stderr; then
         passed=$((passed + 1))
         echo "ok   $what"
     else
         failed=$((failed + 1))
         echo "FAIL $what: $* ended with $?"
-        sed 's/^/     /' out err | tail -12
+        sed 's/^/     /' .stdout .stderr | tail -12
     fi
 }
 
@@ -32,14 +32,14 @@ ends()
 {
     local what=$1 code=$2 status=0
     shift 2
-    "$@" >out 2>err || status=$?
+    "$@" >.stdout 2>.stderr || status=$?
     if [ $status = "$code" ]; then
         passed=$((passed + 1))
         echo "ok   $what"
     else
         failed=$((failed + 1))
         echo "FAIL $what: $* ended with $status, expected $code"
-        sed 's/^/     /' out err | tail -12
+        sed 's/^/     /' .stdout .stderr | tail -12
     fi
 }
 
@@ -49,14 +49,21 @@ says()
     local what=$1 text
     shift
     for text; do
-        if grep -qF -- "$text" err; then
+        if grep -qF -- "$text" .stderr; then
             passed=$((passed + 1))
         else
             failed=$((failed + 1))
             echo "FAIL $what: the message does not say '$text':"
-            sed 's/^/     /' err | tail -4
+            sed 's/^/     /' .stderr | tail -4
         fi
     done
+}
+
+# is_json WHAT: standard output of the last command is one JSON value.
+is_json()
+{
+    mv .stdout .json
+    check "$1" python3 -m json.tool .json
 }
 
 finish()

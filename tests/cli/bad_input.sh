@@ -90,7 +90,7 @@ cp -r packed tiny
 variant bits 'for q in ("quantization", "quantization_config"):
     for m in config[q]:
         if isinstance(config[q][m], dict): config[q][m]["bits"] = 8'
-refused "a quantization block that contradicts the shapes" bits model.layers.0 bits
+refused "a quantization block that contradicts the shapes" bits "module" "config.json says 8 bits"
 rm -rf tiny
 cp -r keep tiny
 variant merges 'del tokenizer["model"]["merges"]'
@@ -118,9 +118,9 @@ ends "the model is still there" 0 test -s tiny/model.safetensors
 } >p.jsonl
 ends "faults of lines are error lines" 4 infer tiny
 ends "three lines came out" 0 test "$(wc -l <out.jsonl)" = 3
-cp out.jsonl err
+cp out.jsonl .stderr
 says "a prompt longer than the context" '"custom_id":"long"' 256
-says "a prompt that is not UTF-8" '"custom_id":"latin"' "not UTF-8" "line 2"
+says "a prompt that is not UTF-8" '"custom_id":"line-2"' "not UTF-8" "line 2"
 rm -f out.jsonl out.jsonl.run
 ends "a prompt that is not UTF-8" 3 assay infer -m tiny -p "$(printf 'caf\xe9')"
 seq 1 3000 | sed 's/.*/{"prompt": "number &"}/' | gzip >p.jsonl.gz
@@ -129,14 +129,13 @@ ends "a truncated gz" 3 assay infer --batch cut.jsonl.gz -m tiny -o out.jsonl
 says "a truncated gz" cut.jsonl.gz
 
 cat >r.yaml <<'Y'
-name: bad
 why: test
 rules:
   - bits: 4
     grup: 64
 Y
 ends "an unknown key of a recipe" 3 assay quantize tiny -o out --recipe r.yaml
-says "an unknown key of a recipe" r.yaml "line 5" group
+says "an unknown key of a recipe" r.yaml "line 4" group
 for usage in "quantize tiny" "infer -m tiny" "compare tiny" "convert" "infer -m tiny -p x --arith f64" \
     "quantize tiny -o out --recpe x"; do
     # shellcheck disable=SC2086

@@ -20,8 +20,8 @@ check "expand to f32" assay convert m -o m32 --expand f32
 ends "an existing output is refused" 2 assay convert m -o m16 --expand bf16
 check "and replaced by --force, being ours" assay convert m -o m16 --expand bf16 --force
 for recipe in affine4-g64 affine8-g64 affine4-head8; do
-    check "quantize by $recipe" assay quantize m16 -o "$recipe" --recipe "$root/recipes/$recipe.yaml"
-    check "verify it" assay quantize m16 -o "$recipe" --recipe "$root/recipes/$recipe.yaml" --verify
+    check "quantize by $recipe, verified" assay quantize m16 -o "$recipe" --verify \
+        --recipe "$root/recipes/$recipe.yaml"
 done
 check "quantize again on one thread" assay quantize m16 -o again --threads 1 \
     --recipe "$root/recipes/affine4-g64.yaml"
@@ -29,7 +29,7 @@ check "the same bytes from any number of threads" diff <(sums affine4-g64) <(sum
 check "a plan without output" assay quantize m16 --dry-run --recipe "$root/recipes/affine4-g64.yaml"
 check "inspect a packed folder" assay inspect affine4-g64
 check "inspect an archive member as JSON" assay inspect "$model" --json
-check "the JSON parses" python3 -m json.tool out
+is_json "the JSON parses"
 
 check "infer" assay infer --batch p.jsonl -m affine4-g64 -o o.jsonl
 check "four lines" test "$(wc -l <o.jsonl)" = 4
@@ -51,7 +51,7 @@ check "one prompt, streamed" assay infer -m affine4-g64 -p "The sea is" -n 4
 check "traces" assay infer --batch p.jsonl -m affine4-g64 -o t.jsonl --trace t.trace.jsonl.gz \
     --trace-level layers
 check "a text is scored" assay infer -m affine4-g64 --score --text "$root/README.md" --ctx 128 --json
-check "the score parses" python3 -m json.tool out
+is_json "the score parses"
 check "by llama.cpp's windows" assay infer -m affine4-g64 --score --text "$root/README.md" \
     --ctx 128 --llama-windows
 check "prompts are scored" assay infer --score --batch p.jsonl -m affine4-g64 -o s.jsonl
