@@ -185,8 +185,8 @@ static enum err_code import(struct chat_run *r, const json_t *j, uint8_t mark,
     return rc;
 }
 
-static enum err_code import_vars(struct chat_run *r, const json_t *vars,
-                                 const char *const *trusted, size_t n_trusted)
+static enum err_code import_vars(struct chat_run *r, const json_t *vars, const char *const *trusted,
+                                 size_t n_trusted)
 {
     json_t *obj = (json_t *)vars;
     struct chat_value dict;

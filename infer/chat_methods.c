@@ -7,8 +7,8 @@
  */
 #include "infer/chat_private.h"
 
-#define METHOD_ARGS                                                                               \
-    struct chat_run *r, const struct chat_value *self, const struct chat_args *args,              \
+#define METHOD_ARGS                                                                                \
+    struct chat_run *r, const struct chat_value *self, const struct chat_args *args,               \
         struct chat_value *out
 
 static bool in_set(const struct chat_str *chars, uint32_t cp)
@@ -76,8 +76,8 @@ static enum err_code str_rstrip(METHOD_ARGS)
 static enum err_code push_piece(struct chat_run *r, const struct chat_value *self, size_t from,
                                 size_t to, struct chat_value *list)
 {
-    return chat_list_push(r, list->u.list, chat_str_value(chat_sub(&self->u.s, from, to),
-                                                          self->safe));
+    return chat_list_push(r, list->u.list,
+                          chat_str_value(chat_sub(&self->u.s, from, to), self->safe));
 }
 
 static enum err_code split_space(struct chat_run *r, const struct chat_value *self, int64_t max,
@@ -352,7 +352,7 @@ enum err_code chat_str_join(struct chat_run *r, const struct chat_value *sep,
                             const struct chat_value *items, bool convert, struct chat_value *out)
 {
     struct chat_buf *b = NULL;
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     struct chat_value item, text;
     CHAT_TRY(chat_iter_open(r, items, &it));
     for (bool first = true;; first = false) {
@@ -407,8 +407,8 @@ static enum err_code search(struct chat_run *r, const struct chat_value *self,
     struct chat_str want;
     int64_t base;
     CHAT_TRY(search_args(r, self, args, &part, &want, &base));
-    size_t hit = right ? chat_rfind(&part.u.s, &want, part.u.s.len)
-                       : chat_find(&part.u.s, &want, 0);
+    size_t hit =
+        right ? chat_rfind(&part.u.s, &want, part.u.s.len) : chat_find(&part.u.s, &want, 0);
     if (hit == SIZE_MAX) {
         *out = chat_int(-1);
         return ERR_OK;
@@ -462,8 +462,7 @@ static enum err_code str_count(METHOD_ARGS)
 }
 
 static enum err_code remove_affix(struct chat_run *r, const struct chat_value *self,
-                                  const struct chat_args *args, bool suffix,
-                                  struct chat_value *out)
+                                  const struct chat_args *args, bool suffix, struct chat_value *out)
 {
     struct chat_value v[1];
     struct chat_str want, s = self->u.s;

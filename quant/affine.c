@@ -153,16 +153,21 @@ LANE vf vf_source(enum dtype t, const void *p, int64_t i)
     return r;
 }
 
-LANE void vf_sum4(const vf a[4], float out[4])
+LANE float sum_lanes(vf a)
 {
-    for (int k = 0; k < 4; k++) {
-        float h[8], q[4];
-        for (int l = 0; l < 8; l++)
-            h[l] = a[k].x[l] + a[k].x[l + 8];
-        for (int l = 0; l < 4; l++)
-            q[l] = h[l] + h[l + 4];
-        out[k] = (q[0] + q[1]) + (q[2] + q[3]);
-    }
+    float h[8], q[4];
+    for (int l = 0; l < 8; l++)
+        h[l] = a.x[l] + a.x[l + 8];
+    for (int l = 0; l < 4; l++)
+        q[l] = h[l] + h[l + 4];
+    return (q[0] + q[1]) + (q[2] + q[3]);
+}
+
+LANE void vf_sum3(vf a, vf b, vf c, float out[4])
+{
+    out[0] = sum_lanes(a);
+    out[1] = sum_lanes(b);
+    out[2] = sum_lanes(c);
 }
 
 LANE void vf_codes(vf v, uint8_t *p)

@@ -127,10 +127,10 @@ LANE __m128 fold4(vf a)
     return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
 }
 
-LANE void vf_sum4(const vf a[4], float out[4])
+LANE void vf_sum3(vf a, vf b, vf c, float out[4])
 {
-    __m128 x = _mm_hadd_ps(fold4(a[0]), fold4(a[1])), y = _mm_hadd_ps(fold4(a[2]), fold4(a[3]));
-    _mm_storeu_ps(out, _mm_hadd_ps(x, y));
+    __m128 x = _mm_hadd_ps(fold4(a), fold4(b)), y = fold4(c);
+    _mm_storeu_ps(out, _mm_hadd_ps(x, _mm_hadd_ps(y, y)));
 }
 
 LANE void vf_codes(vf v, uint8_t *p)

@@ -11,7 +11,8 @@
  *     vf_scale(v, t)   rounded to dtype t and back
  *     vf_source(t, p, i)  elements [i, i + 16) of p in dtype t
  *     vf_min_all vf_max_all vf_any_nan  over lanes
- *     vf_sum4(a, out)  out[k] = sum over lanes of a[k]: halves are folded twice, then (0+1)+(2+3)
+ *     vf_sum3(a, b, c, out)  sums over lanes: halves are folded twice, then (0+1)+(2+3);
+ *                   out has room for 4
  *     vf_codes(v, p)   whole numbers below 256 to bytes
  *     vd_load vd_store vd_add_vf  double accumulators
  *     pack_codes(c, n, bits, out)  n codes to the bit stream
@@ -73,25 +74,36 @@ LANE vf grid_code(vf w, vf b, vf inv, vf top)
     return vf_sub(vf_add(x, magic), magic);
 }
 
+struct grid {
+    vf s, b, inv;
+};
+
+LANE struct grid load_grid(const struct affine_grids *g, int grid, int lane)
+{
+    return (struct grid){vf_set1(g->s[grid][lane]), vf_set1(g->b[grid][lane]),
+                         vf_set1(g->inv[grid][lane])};
+}
+
+LANE vf add_error(vf x, struct grid g, vf top, vf sum)
+{
+    vf e = vf_sub(x, vf_fma(grid_code(x, g.b, g.inv, top), g.s, g.b));
+    return vf_fma(e, e, sum);
+}
+
+/* The three grids are written out: in a loop over an array of them gcc keeps the sums in memory. */
 LANE void measure(const float *w, int n_vec, vf top, const struct affine_grids *g, int lane,
                   float err[4])
 {
-    vf sum[4], s[AFFINE_GRIDS], b[AFFINE_GRIDS], inv[AFFINE_GRIDS];
-    for (int k = 0; k < AFFINE_GRIDS; k++) {
-        s[k] = vf_set1(g->s[k][lane]);
-        b[k] = vf_set1(g->b[k][lane]);
-        inv[k] = vf_set1(g->inv[k][lane]);
-        sum[k] = vf_set1(0.0f);
-    }
+    const struct grid low = load_grid(g, 0, lane), high = load_grid(g, 1, lane);
+    const struct grid full = load_grid(g, 2, lane);
+    vf a = vf_set1(0.0f), b = a, c = a;
     for (int v = 0; v < n_vec; v++) {
         vf x = vf_load(w + 16 * v);
-        for (int k = 0; k < AFFINE_GRIDS; k++) {
-            vf e = vf_sub(x, vf_fma(grid_code(x, b[k], inv[k], top), s[k], b[k]));
-            sum[k] = vf_fma(e, e, sum[k]);
-        }
+        a = add_error(x, low, top, a);
+        b = add_error(x, high, top, b);
+        c = add_error(x, full, top, c);
     }
-    sum[3] = sum[2];
-    vf_sum4(sum, err);
+    vf_sum3(a, b, c, err);
 }
 
 struct sums {
@@ -102,12 +114,11 @@ struct sums {
 LANE void emit(const float *w, int n_vec, vf top, const struct affine_grids *g, int grid, int lane,
                uint8_t *codes, struct sums *t)
 {
-    vf s = vf_set1(g->s[grid][lane]), b = vf_set1(g->b[grid][lane]);
-    vf inv = vf_set1(g->inv[grid][lane]);
+    const struct grid by = load_grid(g, grid, lane);
     vf ww = vf_set1(0.0f), we = ww, ee = ww;
     for (int v = 0; v < n_vec; v++) {
-        vf x = vf_load(w + 16 * v), q = grid_code(x, b, inv, top);
-        vf e = vf_sub(x, vf_fma(q, s, b));
+        vf x = vf_load(w + 16 * v), q = grid_code(x, by.b, by.inv, top);
+        vf e = vf_sub(x, vf_fma(q, by.s, by.b));
         vf_codes(q, codes + 16 * v);
         ww = vf_fma(x, x, ww);
         we = vf_fma(x, e, we);

@@ -22,15 +22,15 @@ int64_t affine_encode_c(const struct affine_run *r, struct errstat *st);
 int64_t affine_encode_avx2(const struct affine_run *r, struct errstat *st);
 int64_t affine_encode_avx512(const struct affine_run *r, struct errstat *st);
 
-/* Grid with the smallest error, the first of equals; -1: none can be stored. Infinite errors (their
- * squares do not fit) still beat NaN. */
+/* Grid with the smallest error, the first of equals; -1: none can be stored. Errors are sums of
+ * squares or NaN, so their bits are in the order of their values with NaN above infinity. Without
+ * branches, which would be guessed wrong for most groups. */
 static inline int affine_pick(const float err[AFFINE_GRIDS])
 {
-    int best = -1;
-    for (int i = 0; i < AFFINE_GRIDS; i++)
-        if (err[i] == err[i] && (best < 0 || err[i] < err[best]))
-            best = i;
-    return best;
+    uint32_t a = f32_bits(err[0]), b = f32_bits(err[1]), c = f32_bits(err[2]);
+    uint32_t ab = b < a ? b : a, least = c < ab ? c : ab;
+    int best = c < ab ? 2 : b < a;
+    return least > 0x7f800000u ? -1 : best;
 }
 
 static inline void affine_store_scale(uint8_t *p, enum dtype t, int64_t i, float v)

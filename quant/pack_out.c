@@ -7,7 +7,8 @@
 #include "ckpt/names.h"
 #include "common/io.h"
 
-#define WRITE_BYTES ((uint64_t)8 << 20)
+/* Small enough that what the hash has read is still in the cache for the copy to the kernel. */
+#define WRITE_BYTES ((uint64_t)256 << 10)
 
 enum err_code pack_name(const struct plan *p, const struct plan_item *it, char out[CKPT_NAME_MAX],
                         struct err *e)
@@ -170,9 +171,12 @@ enum err_code pack_out_write(struct pack_out *o, size_t part, const uint8_t *dat
     enum err_code rc = ERR_OK;
     if (part == 0 || o->parts[part - 1].shard != p->shard)
         rc = open_shard(o, part, e);
-    for (uint64_t off = 0; off < p->bytes && rc == ERR_OK; off += WRITE_BYTES)
-        rc = st_writer_data(o->writer, p->name, data + off,
-                            (size_t)MIN2(WRITE_BYTES, p->bytes - off), e);
+    for (uint64_t off = 0; off < p->bytes && rc == ERR_OK; off += WRITE_BYTES) {
+        size_t n = (size_t)MIN2(WRITE_BYTES, p->bytes - off);
+        for (size_t line = 0; line < n; line += 64)
+            __builtin_prefetch(data + off + line);
+        rc = st_writer_data(o->writer, p->name, data + off, n, e);
+    }
     if (rc == ERR_OK && (part + 1 == o->n_parts || o->parts[part + 1].shard != p->shard))
         rc = finish_shard(o, p->shard, e);
     return rc;
