@@ -23,8 +23,9 @@ struct tiny_model {
     bool tied, biases;
     int window; /* 0: family llama; else mistral with this window */
     enum tiny_form form;
-    int bits, group; /* packed and expanded forms */
-    int nan_token;   /* dense forms: its embedding is NaN; -1: none */
+    int bits, group;          /* packed and expanded forms */
+    const char *rope_scaling; /* JSON of config.json's key; NULL: none */
+    int nan_token;            /* dense forms: its embedding is NaN; -1: none */
     uint64_t seed;
 };
 
