@@ -49,7 +49,8 @@ BLOCKS = [(0x20, 0x7e), (0xa0, 0x24f), (0x250, 0x52f), (0x530, 0x8ff), (0x900, 0
           (0x1100, 0x13ff), (0x1400, 0x1fff), (0x2000, 0x2bff), (0x2c00, 0x33ff), (0x4e00, 0x9fff),
           (0xa000, 0xabff), (0xac00, 0xd7a3), (0xf900, 0xffff), (0x10000, 0x12fff), (0x13000, 0x16fff),
           (0x1d000, 0x1dfff), (0x1e000, 0x1eeff), (0x1f000, 0x1faff), (0x20000, 0x323af), (0xe0000, 0xe01ef),
-          (0x0, 0x10ffff)]
+          (0x1c80, 0x1cff), (0xa7c0, 0xa7ff), (0x10d40, 0x10dff), (0x11380, 0x113ff), (0x11f00, 0x11f5f),
+          (0x16100, 0x1613f), (0x16d40, 0x16d7f), (0x1e030, 0x1e0af), (0x1e4d0, 0x1e5ff), (0x0, 0x10ffff)]
 
 
 def one_string(r):
@@ -61,8 +62,9 @@ def one_string(r):
         return bytes(r.randrange(256) for _ in range(r.randrange(1, 60))).decode("utf-8", "replace")
     if kind == 4:
         lo, hi = r.choice(BLOCKS)
-        return "".join(chr(c) for c in (r.randint(lo, hi) for _ in range(r.randrange(1, 40)))
-                       if not 0xd800 <= c < 0xe000)
+        plain = r.choice([0, .3])  # beside plain text it shows in the ids where a class ends
+        return "".join(r.choice(["'s", "'ll", "!!", "...", " ", "ab", "12", "\n", " the"]) if r.random() < plain else chr(c)
+                       for c in (r.randint(lo, hi) for _ in range(r.randrange(1, 40))) if not 0xd800 <= c < 0xe000)
     if kind == 5:
         return "".join(r.choice(SPACES) for _ in range(r.randrange(1, 12))) + r.choice(WORDS + [""])
     if kind == 6:
@@ -250,8 +252,9 @@ def random_tokenizer(r):
         if a + b not in pieces:
             pieces.append(a + b)
         merges.append([a, b])
-    if r.random() < .3:
-        pieces += ["<0x%02X>" % b for b in range(256) if b != r.randrange(800)]
+    lost = r.choice([0, 0, 3, 7])
+    if r.random() < .4:
+        pieces += ["<0x%02X>" % b for b in range(256) if not lost or b % lost]
     if flip(r):
         pieces += ["<unk>"]
     for i in range(r.randrange(3)):
