@@ -46,8 +46,9 @@ static const struct command *find(const char *name)
 
 static void usage(FILE *f)
 {
-    fprintf(f, "assay: quantize a checkpoint, run it offline, and prove what the quantization did.\n\n"
-               "usage: assay COMMAND [options]\n\n");
+    fprintf(f,
+            "assay: quantize a checkpoint, run it offline, and prove what the quantization did.\n\n"
+            "usage: assay COMMAND [options]\n\n");
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
         fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
     fprintf(f, "\n'assay COMMAND --help' says more. Exit codes: docs/exit-codes.md.\n");

@@ -32,7 +32,8 @@ struct chat_spans {
 
 /* vars: an object with messages, add_generation_prompt, tools, documents (null when absent),
  * bos_token and so on; everything below vars is marked as the user's, except the keys of
- * `trusted` (bos_token, eos_token ...) and roles that the protocol names, which are the model's own. Bounded in time and depth. */
+ * `trusted` (bos_token, eos_token ...) and roles that the protocol names, which are the model's
+ * own. Bounded in time and depth. */
 MUST_USE enum err_code chat_render(const struct chat_template *t, const json_t *vars,
                                    const char *const *trusted, size_t n_trusted,
                                    struct chat_spans *out, struct err *e);
