@@ -16,11 +16,17 @@ const char *cpu_isa_name(enum cpu_isa isa)
     return names[isa];
 }
 
+/* Asked once: cpuid leaves the guest of a virtual machine each time. */
 static bool has_avx2(void)
 {
-    unsigned int a, b, c = 0, d;
-    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_FMA) != 0 &&
-           (c & bit_F16C) != 0;
+    static _Atomic int known; /* 0: not asked yet, 1: no, 2: yes */
+    if (!known) {
+        unsigned int a, b, c = 0, d;
+        bool yes = __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) &&
+                   (c & bit_FMA) != 0 && (c & bit_F16C) != 0;
+        known = yes ? 2 : 1;
+    }
+    return known == 2;
 }
 
 bool cpu_isa_runs(enum cpu_isa isa)
