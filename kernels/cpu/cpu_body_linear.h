@@ -1,5 +1,5 @@
 /* cpu_body_linear.h: rule 2 in the f32 arithmetic: one tile of 32 weight rows against many rows of
- * x.
+ * x. Included by cpu_c.c, cpu_avx2.c and cpu_avx512.c behind cpu_vec.h.
  *
  * Every output is one ascending chain of fmaf per chunk, in its own lane; how many rows share a
  * pass changes nothing. Two paths give the same chains. One row: codes are turned into weights and
