@@ -25,7 +25,7 @@ static json_t *processor_facts(void)
 {
     unsigned int r[12] = {0};
     char name[49] = "unknown";
-    if (__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u) {
+    if ((unsigned int)__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u) {
         for (unsigned int i = 0; i < 3; i++)
             __get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
         memcpy(name, r, 48);
