@@ -50,6 +50,7 @@ enum err_code lm_open(struct lm **out, const char *path, const struct engine_opt
     if (!m)
         return err_set(e, ERR_NOMEM, "out of memory");
     struct engine_plan plan;
+    struct engine_options planned;
     enum err_code rc = checkpoint_open(&m->ckpt, path, e);
     if (rc != ERR_OK)
         goto out;
@@ -61,7 +62,9 @@ enum err_code lm_open(struct lm **out, const char *path, const struct engine_opt
     rc = open_text_side(m, e);
     if (rc != ERR_OK)
         goto wrap;
-    rc = engine_new(&m->engine, m->ckpt, o, e);
+    planned = *o;
+    planned.kv_tokens = plan.pages * KERN_PAGE; /* what was printed, whatever is free by now */
+    rc = engine_new(&m->engine, m->ckpt, &planned, e);
     if (rc != ERR_OK)
         goto wrap;
     set_fingerprint(m);
