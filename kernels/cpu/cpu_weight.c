@@ -61,6 +61,11 @@ static uint32_t get_piece(const uint8_t *plane, int p, int lane, int k)
 static void put_codes(uint8_t *tile, int bits, int64_t k, int lane, const uint8_t *row)
 {
     int low = plane_low(bits), high = bits - low;
+    if (!high) { /* one plane: its bytes are the row's own, in order */
+        for (int64_t i = 0; i < k / 8 * bits; i++)
+            tile[i * CPU_TILE + lane] = row[i];
+        return;
+    }
     for (int64_t i = 0; i < k; i++) {
         uint8_t *block = tile + i / 8 * bits * CPU_TILE;
         uint32_t q = qformat_code(row, bits, i);
