@@ -188,6 +188,15 @@ static const struct {
     {BPE(MERGES) ",'added_tokens':[" ADDED(0, "a", PLAIN) "," ADDED(0, "a", PLAIN) "]",
      "[1].id: found 0, which entry 0 has too"},
     {BPE(MERGES) ",'added_tokens':[{'id':9,'content':'x'}]", "single_word"},
+    {BPE(MERGES) ",'normalizer':{'type':'Replace','pattern':{'String':'X'},'content':''},"
+                 "'added_tokens':[" ADDED(9, "X", FLAGS(false, false, false, true, false)) "]",
+     "added_tokens[0]: content: the normalizer leaves nothing of it"},
+    {BPE(MERGES) ",'normalizer':{'type':'Replace','pattern':{'String':'X'},'content':'Y'},"
+                 "'added_tokens':[" ADDED(
+                     9, "X",
+                     FLAGS(false, false, false, true,
+                           false)) "," ADDED(10, "Y", FLAGS(false, false, false, true, false)) "]",
+     "added_tokens: ids 9 and 10 have the same text 'Y'"},
 };
 
 START_TEST(what_is_wrong_is_named_with_its_place)
