@@ -40,6 +40,7 @@ struct archive_map {
     struct member *members; /* sorted by name */
     size_t n, cap;
     uint64_t expanded; /* bytes in heap blocks */
+    bool plain;        /* a tar without a filter */
 };
 
 /* ---- gzip below libarchive --------------------------------------------------------------------
@@ -202,8 +203,7 @@ static enum err_code read_tar_entry(struct archive_map *a, struct archive *in,
     if (rc != ERR_OK)
         return rc;
     int64_t bytes = archive_entry_size(entry);
-    bool plain = archive_filter_code(in, 0) == ARCHIVE_FILTER_NONE;
-    if (plain && archive_entry_sparse_count(entry) == 0) {
+    if (a->plain && archive_entry_sparse_count(entry) == 0) {
         int64_t at = archive_filter_bytes(in, -1);
         if (at < 0 || bytes < 0 || (uint64_t)at > a->map.bytes ||
             (uint64_t)bytes > a->map.bytes - (uint64_t)at) {
@@ -283,6 +283,7 @@ static enum err_code read_tar(struct archive_map *a,
         archive_read_support_filter_xz(in);
         got = archive_read_open_memory(in, a->map.data, a->map.bytes);
     }
+    a->plain = !gzip && archive_filter_code(in, 0) == ARCHIVE_FILTER_NONE;
     rc = got == ARCHIVE_OK ? walk_tar(a, in, want, ctx, e) : archive_fault(in, "tar", e);
     if (rc == ERR_OK && gzip)
         rc = drain_gzip(in, &g, e);

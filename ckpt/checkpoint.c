@@ -51,8 +51,7 @@ static enum err_code open_entry(struct checkpoint *c, size_t entry, struct conta
     const uint8_t *data;
     size_t bytes;
     const char *path = source_path(c->priv->source, entry);
-    enum err_code rc = path ? source_data(c->priv->source, entry, &data, &bytes, e)
-                            : err_set(e, ERR_NOMEM, "out of memory");
+    enum err_code rc = source_data(c->priv->source, entry, &data, &bytes, e);
     return rc != ERR_OK ? rc : container_view(out, path, data, bytes, e);
 }
 

@@ -37,7 +37,8 @@ enum err_code container_view(struct container **out, const char *path, const uin
     }
     c->file_data = data;
     c->file_bytes = bytes;
-    if (bytes >= 4 && memcmp(data, "GGUF", 4) == 0) {
+    bool gguf = bytes >= 4 && memcmp(data, "GGUF", 4) == 0;
+    if (gguf || str_ends(path, ".gguf")) {
         c->kind = CONTAINER_GGUF;
         rc = gguf_parse(c, c->priv->arena, e);
     } else if (bytes >= 10 && load_u64(data) >= (uint64_t)1 << 32 &&
@@ -45,9 +46,6 @@ enum err_code container_view(struct container **out, const char *path, const uin
         /* No header is this long; say what the file should have been. */
         rc = err_set(e, ERR_INPUT, "magic %02x %02x %02x %02x, expected a GGUF or safetensors file",
                      data[0], data[1], data[2], data[3]);
-    } else if (str_ends(path, ".gguf")) {
-        c->kind = CONTAINER_GGUF;
-        rc = gguf_parse(c, c->priv->arena, e);
     } else {
         c->kind = CONTAINER_SAFETENSORS;
         rc = st_reader_parse(c, c->priv->arena, e);

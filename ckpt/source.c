@@ -318,7 +318,7 @@ bool source_find(const struct source *s, const char *name, size_t *i)
     return false;
 }
 
-const char *source_path(struct source *s, size_t i)
+static const char *make_path(struct source *s, size_t i)
 {
     struct entry *t = &s->entries[i];
     if (!t->path) {
@@ -336,6 +336,12 @@ const char *source_path(struct source *s, size_t i)
     return t->path;
 }
 
+const char *source_path(struct source *s, size_t i)
+{
+    const char *path = make_path(s, i);
+    return path ? path : s->entries[i].name;
+}
+
 enum err_code source_data(struct source *s, size_t i, const uint8_t **data, size_t *bytes,
                           struct err *e)
 {
@@ -343,9 +349,9 @@ enum err_code source_data(struct source *s, size_t i, const uint8_t **data, size
     if (s->archive)
         return archive_map_data(s->archive, t->member, data, bytes, e);
     if (!t->mapped) {
-        const char *path = source_path(s, i);
+        const char *path = make_path(s, i);
         if (!path)
-            return err_set(e, ERR_NOMEM, "out of memory");
+            return err_set(e, ERR_NOMEM, "%s: out of memory", t->name);
         enum err_code rc = io_map_open(&t->map, path, e);
         if (rc != ERR_OK)
             return rc;

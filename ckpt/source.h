@@ -24,7 +24,8 @@ enum source_kind source_kind(const struct source *s);
 size_t source_count(const struct source *s);
 const char *source_name(const struct source *s, size_t i); /* sorted, except entry 0 of a file */
 bool source_find(const struct source *s, const char *name, size_t *i);
-/* The path of an entry as a user would write it; in the source's memory. NULL: out of memory. */
+/* The path of an entry as a user would write it, in the source's memory; out of memory it is the
+ * bare name. */
 const char *source_path(struct source *s, size_t i);
 MUST_USE enum err_code source_data(struct source *s, size_t i, const uint8_t **data, size_t *bytes,
                                    struct err *e);

@@ -3,6 +3,7 @@
  * A packed MLX module is bound from three tensors and checked; every other tensor is a weight by
  * itself. What is no weight is left out: rope tables, a head beside a tied embedding.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "ckpt/checkpoint_priv.h"
@@ -78,11 +79,9 @@ static int compare_key(const void *key, const void *item)
 /* "<module><end>", or NULL. */
 static const struct tensor *find_part(const struct items *all, const char *module, const char *end)
 {
-    struct strbuf b = {0};
-    strbuf_printf(&b, "%s%s", module, end);
-    const struct item *found =
-        b.failed ? NULL : bsearch(b.data, all->item, all->n, sizeof *all->item, compare_key);
-    strbuf_free(&b);
+    char name[CKPT_NAME_MAX + 16];
+    snprintf(name, sizeof name, "%s%s", module, end);
+    const struct item *found = bsearch(name, all->item, all->n, sizeof *all->item, compare_key);
     return found ? found->t : NULL;
 }
 

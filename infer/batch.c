@@ -401,6 +401,8 @@ static char *settings_text(const struct batch_options *o)
                   "score %d",
                   (unsigned long long)s->sampling.seed, s->logprobs, (long long)s->top_logprobs,
                   s->ignore_eos, o->defaults.chat, o->special, o->score);
+    if (o->defaults.date)
+        strbuf_printf(&b, ", date %s", o->defaults.date);
     for (int i = 0; i < s->n_stop; i++) {
         strbuf_puts(&b, ", stop ");
         json_put_string(&b, s->stop[i], strlen(s->stop[i]));

@@ -179,12 +179,12 @@ static bool is_ignorable(uint32_t cp)
 
 /* A sigma ends its word when a cased character comes before it and none after, marks and the like
  * not counted. */
-static bool sigma_is_final(const struct chat_str *s, size_t at)
+static bool sigma_is_final(const struct chat_str *s, size_t start, size_t at)
 {
     const char *text = chat_text(s);
     size_t w, i = at;
     bool before = false;
-    while (i > 0) {
+    while (i > start) {
         i -= chat_cp_back(text, text + i);
         uint32_t cp = chat_cp_at(text + i, s->len - i, &w);
         if (!is_ignorable(cp)) {
@@ -206,6 +206,7 @@ struct caser {
     struct chat_run *r;
     struct chat_buf *out;
     const struct chat_str *s;
+    size_t start; /* where the text begins that decides about a sigma */
 };
 
 static enum err_code put_lower(struct caser *c, uint32_t cp, size_t at, uint8_t mark)
@@ -215,7 +216,7 @@ static enum err_code put_lower(struct caser *c, uint32_t cp, size_t at, uint8_t 
         return chat_put_cp(c->r, &c->out, 0x307, mark);
     }
     if (cp == 0x3A3)
-        return chat_put_cp(c->r, &c->out, sigma_is_final(c->s, at) ? 0x3C2 : 0x3C3, mark);
+        return chat_put_cp(c->r, &c->out, sigma_is_final(c->s, c->start, at) ? 0x3C2 : 0x3C3, mark);
     return chat_put_cp(c->r, &c->out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp), mark);
 }
 
@@ -243,7 +244,7 @@ static bool starts_word(uint32_t cp)
 enum err_code chat_case(struct chat_run *r, const struct chat_str *s, enum chat_case how,
                         struct chat_value *out)
 {
-    struct caser c = {r, NULL, s};
+    struct caser c = {r, NULL, s, 0};
     bool first = true, cased = false;
     size_t w;
     CHAT_TRY(chat_step(r, s->len * 16));
@@ -260,6 +261,8 @@ enum err_code chat_case(struct chat_run *r, const struct chat_str *s, enum chat_
         else
             CHAT_TRY(put_lower(&c, cp, at, mark));
         cased = is_cased(cp);
+        if (how == CASE_FILTER_TITLE && first && !starts_word(cp))
+            c.start = at + w; /* the filter lowers the rest of a word on its own */
         first = how == CASE_FILTER_TITLE && starts_word(cp);
     }
     *out = chat_buf_value(c.out);

@@ -128,7 +128,7 @@ static enum err_code push_star(struct chat_run *r, const struct chat_node *star,
                                struct chat_list *l)
 {
     struct chat_value v, item;
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     CHAT_TRY(chat_eval(r, star, &v));
     CHAT_TRY(chat_iter_open(r, &v, &it));
     for (;;) {

@@ -70,7 +70,7 @@ static struct chat_value *variable(struct chat_scope *s, const struct chat_node 
 static enum err_code unpack(struct chat_run *r, struct chat_scope *s,
                             const struct chat_node *target, const struct chat_value *v)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     struct chat_value item, extra;
     struct chat_value list;
     CHAT_TRY(chat_list_new(r, target->list.n, &list));
@@ -102,6 +102,7 @@ enum err_code chat_assign(struct chat_run *r, struct chat_scope *s, const struct
         if (ns->type != CHAT_SPACE)
             return chat_fail(r, "attribute '%.*s' set on something that is no namespace",
                              (int)MIN2(target->value.u.s.len, 60), chat_text(&target->value.u.s));
+        CHAT_TRY(chat_space_name(r, &target->value));
         return chat_dict_set(r, ns->u.dict, target->value, *v);
     }
     default:
@@ -162,8 +163,8 @@ static enum err_code loop_next(struct chat_run *r, struct chat_loop *l, struct c
     return ERR_OK;
 }
 
-static enum err_code loop_body(struct chat_run *r, const struct chat_node *n,
-                               struct chat_scope *s, const struct chat_value *loop, bool *none)
+static enum err_code loop_body(struct chat_run *r, const struct chat_node *n, struct chat_scope *s,
+                               const struct chat_value *loop, bool *none)
 {
     struct chat_value item;
     for (;;) {
@@ -188,7 +189,7 @@ static enum err_code loop_body(struct chat_run *r, const struct chat_node *n,
 static enum err_code exec_for(struct chat_run *r, const struct chat_node *n)
 {
     struct chat_value over, loop;
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     struct chat_scope *s;
     bool none = true;
     CHAT_TRY(chat_eval(r, n->b, &over));
@@ -314,8 +315,8 @@ static enum err_code exec_caller(struct chat_run *r, const struct chat_node *n)
 
 static enum err_code exec_generation(struct chat_run *r, const struct chat_node *n)
 {
-    struct chat_value fn, v;
-    struct chat_args args = {0};
+    struct chat_value fn = {0}, v;
+    const struct chat_args args = {0};
     CHAT_TRY(macro_new(r, n, "generation", &fn));
     CHAT_TRY(chat_macro_call(r, fn.u.macro, &args, &v));
     return chat_put_value(r, &r->out, &v);
@@ -408,8 +409,8 @@ static enum err_code bind_rest(struct chat_run *r, const struct chat_macro *m,
     if (n->accepts_kwargs)
         s->v[f->kwargs_slot] = rest;
     if (!n->accepts_varargs && args->n > n->list.n)
-        return chat_fail(r, "macro '%s' takes at most %zu arguments, found %zu", m->name,
-                         n->list.n, args->n);
+        return chat_fail(r, "macro '%s' takes at most %zu arguments, found %zu", m->name, n->list.n,
+                         args->n);
     if (!n->accepts_varargs)
         return ERR_OK;
     CHAT_TRY(chat_list_new(r, 0, &rest));

@@ -30,8 +30,7 @@ static enum err_code make(struct chat_parser *p, enum chat_kind kind, struct cha
     return chat_node_close(p, n);
 }
 
-static enum err_code make_const(struct chat_parser *p, struct chat_value v,
-                                struct chat_node **out)
+static enum err_code make_const(struct chat_parser *p, struct chat_value v, struct chat_node **out)
 {
     CHAT_TRY(chat_node_new(p, NODE_CONST, p->at->line, out));
     (*out)->value = v;
@@ -45,9 +44,12 @@ enum err_code chat_parse_name_const(struct chat_parser *p, struct chat_node **ou
         const char *name;
         struct chat_value value;
     } consts[] = {
-        {"true", {.type = CHAT_BOOL, .u.b = true}},  {"True", {.type = CHAT_BOOL, .u.b = true}},
-        {"false", {.type = CHAT_BOOL}},              {"False", {.type = CHAT_BOOL}},
-        {"none", {.type = CHAT_NONE}},               {"None", {.type = CHAT_NONE}},
+        {"true", {.type = CHAT_BOOL, .u.b = true}},
+        {"True", {.type = CHAT_BOOL, .u.b = true}},
+        {"false", {.type = CHAT_BOOL}},
+        {"False", {.type = CHAT_BOOL}},
+        {"none", {.type = CHAT_NONE}},
+        {"None", {.type = CHAT_NONE}},
     };
     for (size_t i = 0; i < ARRAY_LEN(consts); i++) {
         if (chat_at_name(p, consts[i].name)) {

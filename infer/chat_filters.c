@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define FILTER_ARGS                                                                               \
-    struct chat_run *r, const struct chat_value *in, const struct chat_args *args,                \
+#define FILTER_ARGS                                                                                \
+    struct chat_run *r, const struct chat_value *in, const struct chat_args *args,                 \
         struct chat_value *out
 
 static enum err_code none_of(struct chat_run *r, const struct chat_args *args, const char *what)
@@ -34,8 +34,7 @@ static enum err_code f_trim(FILTER_ARGS)
 }
 
 static enum err_code cased(struct chat_run *r, const struct chat_value *in,
-                           const struct chat_args *args, enum chat_case how,
-                           struct chat_value *out)
+                           const struct chat_args *args, enum chat_case how, struct chat_value *out)
 {
     struct chat_value text;
     CHAT_TRY(none_of(r, args, "case"));
@@ -140,8 +139,8 @@ static bool number_text(const struct chat_str *s, char *out, size_t cap)
                      p[i + 1] >= '0' && p[i + 1] <= '9';
         if (p[i] == '_' && digit)
             continue;
-        if (p[i] == '_' || p[i] == '\0' || p[i] == 'x' || p[i] == 'X' || p[i] == '(' ||
-            n + 1 >= cap || chat_is_space((unsigned char)p[i]))
+        if (p[i] == '_' || p[i] == '\0' || p[i] == '(' || n + 1 >= cap ||
+            chat_is_space((unsigned char)p[i]))
             return false;
         out[n++] = p[i];
     }
@@ -152,7 +151,7 @@ static bool number_text(const struct chat_str *s, char *out, size_t cap)
 static bool text_to_double(const struct chat_str *s, double *out)
 {
     char text[512], *end;
-    if (!number_text(s, text, sizeof text))
+    if (!number_text(s, text, sizeof text) || strpbrk(text, "xX"))
         return false;
     *out = strtod(text, &end);
     return *end == '\0';
@@ -165,10 +164,15 @@ static bool text_to_int(const struct chat_str *s, int base, int64_t *out, bool *
     *wide = false;
     if (!number_text(s, text, sizeof text))
         return false;
+    /* A prefix counts where it names the base; strtoll knows only that of 16. */
+    size_t sign = text[0] == '-' || text[0] == '+';
+    char prefix = base == 8 ? 'o' : base == 2 ? 'b' : '\0';
+    if (prefix && text[sign] == '0' && (text[sign + 1] | 0x20) == prefix)
+        memmove(text + sign, text + sign + 2, strlen(text + sign + 2) + 1);
     errno = 0;
     *out = strtoll(text, &end, base);
     *wide = errno == ERANGE;
-    return *end == '\0' && errno != EINVAL;
+    return *end == '\0' && end != text && errno != EINVAL;
 }
 
 static enum err_code double_to_int(struct chat_run *r, double f, const struct chat_value *other,
@@ -240,8 +244,8 @@ static enum err_code f_float(FILTER_ARGS)
 static enum err_code f_abs(FILTER_ARGS)
 {
     CHAT_TRY(none_of(r, args, "abs"));
-    bool minus = (in->type == CHAT_INT && in->u.i < 0) ||
-                 (in->type == CHAT_FLOAT && signbit(in->u.f));
+    bool minus =
+        (in->type == CHAT_INT && in->u.i < 0) || (in->type == CHAT_FLOAT && signbit(in->u.f));
     return chat_negate(r, in, minus, out);
 }
 
@@ -370,14 +374,15 @@ static enum err_code f_truncate(FILTER_ARGS)
     if (v[3].type == CHAT_NONE)
         v[3].type = CHAT_MISSING;
     CHAT_TRY(chat_arg_int(r, &v[3], "truncate", 5, &leeway));
-    CHAT_TRY(chat_arg_str(r, in, "truncate", &head));
-    int64_t n = (int64_t)chat_cp_count(&head), n_end = (int64_t)chat_cp_count(&end);
+    int64_t n, n_end = (int64_t)chat_cp_count(&end);
+    CHAT_TRY(chat_len(r, in, &n));
     if (length < n_end || leeway < 0)
         return chat_fail(r, "truncate: length %lld, leeway %lld", (long long)length,
                          (long long)leeway);
     *out = *in;
     if (n <= leeway || n - leeway <= length)
         return ERR_OK;
+    CHAT_TRY(chat_arg_str(r, in, "truncate", &head));
     head = chat_sub(&head, 0, chat_cp_offset(&head, (size_t)(length - n_end)));
     struct chat_value blank;
     CHAT_TRY(chat_str_new(r, " ", 1, 0, &blank));
@@ -416,6 +421,25 @@ static enum err_code f_format(FILTER_ARGS)
     return chat_printf_format(r, &text, &tuple, out);
 }
 
+static enum err_code f_wordcount(FILTER_ARGS)
+{
+    struct chat_value text;
+    int64_t words = 0;
+    bool inside = false;
+    size_t w;
+    CHAT_TRY(none_of(r, args, "wordcount"));
+    CHAT_TRY(chat_to_str(r, in, &text));
+    for (size_t at = 0; at < text.u.s.len; at += w) {
+        uint32_t cp = chat_cp_at(chat_text(&text.u.s) + at, text.u.s.len - at, &w);
+        struct chat_str one = chat_sub(&text.u.s, at, at + w);
+        bool word = cp == '_' || chat_class(&one, CLASS_ALNUM);
+        words += word && !inside;
+        inside = word;
+    }
+    *out = chat_int(words);
+    return ERR_OK;
+}
+
 const struct chat_filter chat_text_filters[] = {
     {"abs", f_abs},
     {"attr", f_attr},
@@ -440,6 +464,7 @@ const struct chat_filter chat_text_filters[] = {
     {"trim", f_trim},
     {"truncate", f_truncate},
     {"upper", f_upper},
+    {"wordcount", f_wordcount},
     {"filesizeformat", NULL},
     {"groupby", NULL},
     {"pprint", NULL},
@@ -448,7 +473,6 @@ const struct chat_filter chat_text_filters[] = {
     {"striptags", NULL},
     {"urlencode", NULL},
     {"urlize", NULL},
-    {"wordcount", NULL},
     {"wordwrap", NULL},
     {"xmlattr", NULL},
     {NULL, NULL},

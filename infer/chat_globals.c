@@ -17,8 +17,8 @@ static enum err_code g_raise(FUNC_ARGS)
     CHAT_TRY(chat_bind(r, args, "raise_exception", "message!", v));
     CHAT_TRY(chat_to_str(r, &v[0], &text));
     (void)out;
-    return chat_fail(r, "the template refuses: %.*s",
-                     (int)MIN2(text.u.s.len, (size_t)800), chat_text(&text.u.s));
+    return chat_fail(r, "the template refuses: %.*s", (int)MIN2(text.u.s.len, (size_t)800),
+                     chat_text(&text.u.s));
 }
 
 static enum err_code g_range(FUNC_ARGS)
@@ -31,10 +31,11 @@ static enum err_code g_range(FUNC_ARGS)
     int64_t start = args->n == 1 ? 0 : i[0], stop = args->n == 1 ? i[0] : i[1], step = i[2];
     if (step == 0)
         return chat_fail(r, "range with step zero");
-    /* 128 bits, so that no pair of bounds wraps. */
-    __int128 span = step > 0 ? (__int128)stop - start : (__int128)start - stop;
-    __int128 width = step > 0 ? (__int128)step : -(__int128)step;
-    __int128 n = span > 0 ? (span - 1) / width + 1 : 0;
+    /* Unsigned, so that no pair of bounds wraps. */
+    uint64_t span = 0, width = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
+    if (step > 0 ? stop > start : stop < start)
+        span = step > 0 ? (uint64_t)stop - (uint64_t)start : (uint64_t)start - (uint64_t)stop;
+    uint64_t n = span ? (span - 1) / width + 1 : 0;
     if (n > CHAT_RANGE_MAX)
         return chat_fail(r, "range of more than %d items", CHAT_RANGE_MAX);
     struct chat_range *g = chat_alloc(r, sizeof *g);
@@ -76,10 +77,21 @@ static enum err_code g_dict(FUNC_ARGS)
     return ERR_OK;
 }
 
+/* The hub's namespaces take no private names. */
+enum err_code chat_space_name(struct chat_run *r, const struct chat_value *name)
+{
+    if (chat_is_str(name) && name->u.s.len && chat_text(&name->u.s)[0] == '_')
+        return chat_fail(r, "namespace attribute '%.*s' starts with '_'",
+                         (int)MIN2(name->u.s.len, (size_t)60), chat_text(&name->u.s));
+    return ERR_OK;
+}
+
 static enum err_code g_namespace(FUNC_ARGS)
 {
     CHAT_TRY(g_dict(r, args, out));
     out->type = CHAT_SPACE;
+    for (size_t i = 0; i < out->u.dict->n; i++)
+        CHAT_TRY(chat_space_name(r, &out->u.dict->p[i].k));
     return ERR_OK;
 }
 
@@ -150,8 +162,12 @@ static bool parse_now(const char *text, struct tm *out)
     if (*rest || y < 1000 || mo < 1 || mo > 12 || d < 1 || d > 31 || h < 0 || h > 23 || mi < 0 ||
         mi > 59 || s < 0 || s > 59)
         return false;
-    *out = (struct tm){.tm_year = y - 1900, .tm_mon = mo - 1, .tm_mday = d, .tm_hour = h,
-                       .tm_min = mi, .tm_sec = s};
+    *out = (struct tm){.tm_year = y - 1900,
+                       .tm_mon = mo - 1,
+                       .tm_mday = d,
+                       .tm_hour = h,
+                       .tm_min = mi,
+                       .tm_sec = s};
     struct tm check = *out;
     timegm(&check); /* fills in the day of the week and of the year; moves a 31 June */
     bool same = check.tm_mday == d;
@@ -160,8 +176,7 @@ static bool parse_now(const char *text, struct tm *out)
 }
 
 /* The time has neither microseconds nor a zone: %f is zero, %z and %Z are empty. */
-static enum err_code plain_format(struct chat_run *r, const struct chat_str *s,
-                                  struct chat_buf **b)
+static enum err_code plain_format(struct chat_run *r, const struct chat_str *s, struct chat_buf **b)
 {
     const char *text = chat_text(s);
     for (size_t i = 0; i < s->len; i++) {
@@ -215,8 +230,8 @@ enum err_code chat_strftime(struct chat_run *r, const struct chat_value *fmt,
 const struct chat_func *chat_global_find(const struct chat_str *name)
 {
     static const struct chat_func globals[] = {
-        {"raise_exception", g_raise}, {"range", g_range},   {"dict", g_dict},
-        {"namespace", g_namespace},   {"cycler", g_cycler}, {"joiner", g_joiner},
+        {"raise_exception", g_raise}, {"range", g_range},           {"dict", g_dict},
+        {"namespace", g_namespace},   {"cycler", g_cycler},         {"joiner", g_joiner},
         {"lipsum", g_lipsum},         {"strftime_now", g_strftime},
     };
     for (size_t i = 0; i < ARRAY_LEN(globals); i++) {

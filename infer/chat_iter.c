@@ -67,8 +67,7 @@ bool chat_iterable(const struct chat_value *v)
     }
 }
 
-enum err_code chat_iter_open(struct chat_run *r, const struct chat_value *v,
-                             struct chat_iter **out)
+enum err_code chat_iter_open(struct chat_run *r, const struct chat_value *v, struct chat_iter **out)
 {
     switch (v->type) {
     case CHAT_UNDEF:
@@ -157,8 +156,8 @@ enum err_code chat_attr_path(struct chat_run *r, const struct chat_value *item,
             *out = *missing;
         at = end + 1;
     }
-    if (!chat_is_str(path) && out->type == CHAT_UNDEF && missing &&
-        missing->type != CHAT_MISSING && missing->type != CHAT_NONE)
+    if (!chat_is_str(path) && out->type == CHAT_UNDEF && missing && missing->type != CHAT_MISSING &&
+        missing->type != CHAT_NONE)
         *out = *missing;
     return ERR_OK;
 }
@@ -378,10 +377,9 @@ enum err_code chat_iter_next(struct chat_run *r, struct chat_iter *it, struct ch
     return rc;
 }
 
-enum err_code chat_iter_list(struct chat_run *r, const struct chat_value *v,
-                             struct chat_value *out)
+enum err_code chat_iter_list(struct chat_run *r, const struct chat_value *v, struct chat_value *out)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     struct chat_value item;
     CHAT_TRY(chat_iter_open(r, v, &it));
     CHAT_TRY(chat_list_new(r, 0, out));
@@ -397,7 +395,7 @@ enum err_code chat_iter_reversed(struct chat_run *r, const struct chat_value *v,
                                  struct chat_value *out)
 {
     struct chat_value list = *v;
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     if (v->type != CHAT_LIST && v->type != CHAT_TUPLE)
         CHAT_TRY(chat_iter_list(r, v, &list));
     CHAT_TRY(iter_new(r, ITER_BACKWARD, &list, &it));
@@ -413,7 +411,7 @@ enum err_code chat_iter_reversed(struct chat_run *r, const struct chat_value *v,
 enum err_code chat_iter_lazy(struct chat_run *r, enum chat_lazy how, const struct chat_value *in,
                              const struct chat_args *args, struct chat_value *out)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     CHAT_TRY(iter_new(r, ITER_LAZY, in, &it));
     it->how = how;
     it->args = *args;
@@ -424,7 +422,7 @@ enum err_code chat_iter_lazy(struct chat_run *r, enum chat_lazy how, const struc
 enum err_code chat_iter_unique(struct chat_run *r, const struct chat_value *in,
                                const struct chat_value *attr, bool fold, struct chat_value *out)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     CHAT_TRY(iter_new(r, ITER_UNIQUE, in, &it));
     it->attr = *attr;
     it->fold = fold;
@@ -435,7 +433,7 @@ enum err_code chat_iter_unique(struct chat_run *r, const struct chat_value *in,
 enum err_code chat_iter_items(struct chat_run *r, const struct chat_value *in,
                               struct chat_value *out)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     CHAT_TRY(iter_new(r, ITER_ITEMS, in, &it));
     *out = (struct chat_value){.type = CHAT_ITER, .u.iter = it};
     return ERR_OK;

@@ -159,8 +159,7 @@ static size_t digits(const struct lexer *x, size_t at, int base)
 {
     if (!is_digit(peek(x, at), base))
         return at;
-    while (is_digit(peek(x, at), base) ||
-           (peek(x, at) == '_' && is_digit(peek(x, at + 1), base)))
+    while (is_digit(peek(x, at), base) || (peek(x, at) == '_' && is_digit(peek(x, at + 1), base)))
         at++;
     return at;
 }
@@ -263,7 +262,10 @@ static enum err_code hex_escape(struct lexer *x, struct chat_buf **b, size_t at,
 static enum err_code spelled_escape(struct lexer *x, struct chat_buf **b, uint32_t cp)
 {
     char text[16];
-    int n = snprintf(text, sizeof text, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x",
+    int n = snprintf(text, sizeof text,
+                     cp < 0x100     ? "\\x%02x"
+                     : cp < 0x10000 ? "\\u%04x"
+                                    : "\\U%08x",
                      (unsigned)cp);
     return chat_put(x->r, b, text, (size_t)n, 0);
 }

@@ -234,7 +234,7 @@ enum err_code chat_negate(struct chat_run *r, const struct chat_value *a, bool m
 static enum err_code contains_item(struct chat_run *r, const struct chat_value *in,
                                    const struct chat_value *item, bool *out)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     struct chat_value v;
     *out = false;
     CHAT_TRY(chat_iter_open(r, in, &it));
@@ -331,6 +331,10 @@ static enum err_code own_attr(struct chat_run *r, const struct chat_value *obj,
     }
     if (obj->type == CHAT_LOOP)
         return chat_loop_attr(r, obj, name, out);
+    if (obj->type == CHAT_CYCLER && chat_str_is(name, "current")) {
+        *out = obj->u.cycler->items->v[obj->u.cycler->pos];
+        return ERR_OK;
+    }
     if (obj->type == CHAT_MACRO && chat_str_is(name, "name"))
         return chat_str_new(r, obj->u.macro->name, strlen(obj->u.macro->name), 0, out);
     if (!chat_method_find(obj, name, &m))
@@ -512,7 +516,7 @@ static enum err_code slice_text(struct chat_run *r, const struct chat_value *obj
 enum err_code chat_slice(struct chat_run *r, const struct chat_value *obj,
                          const struct chat_value bounds[3], struct chat_value *out)
 {
-    struct chat_range g;
+    struct chat_range g = {0};
     int64_t n;
     if (obj->type == CHAT_UNDEF)
         return undefined_object(r, obj);

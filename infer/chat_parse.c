@@ -189,8 +189,8 @@ static enum err_code make_target(struct chat_parser *p, struct chat_node *n)
 static enum err_code parse_target(struct chat_parser *p, bool ns, const char *stop,
                                   struct chat_node **out)
 {
-    CHAT_TRY(chat_parse_tuple(p, (struct chat_tuple_how){.simple = true, .ns = ns, .stop = stop},
-                              out));
+    CHAT_TRY(
+        chat_parse_tuple(p, (struct chat_tuple_how){.simple = true, .ns = ns, .stop = stop}, out));
     return make_target(p, *out);
 }
 
@@ -395,8 +395,8 @@ static enum err_code parse_tag(struct chat_parser *p, struct chat_node **out)
         return expect_block_end(p);
     }
     p->r->line = p->at->line;
-    return chat_fail(p->r, "unknown or unsupported tag '%.*s'",
-                     (int)MIN2(p->at->value.u.s.len, 60), chat_text(&p->at->value.u.s));
+    return chat_fail(p->r, "unknown or unsupported tag '%.*s'", (int)MIN2(p->at->value.u.s.len, 60),
+                     chat_text(&p->at->value.u.s));
 }
 
 static enum err_code parse_item(struct chat_parser *p, struct chat_node **out)

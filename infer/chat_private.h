@@ -4,10 +4,10 @@
  * that lives during one call (compile or render) comes from that run's arena and is never freed
  * piece by piece; values are immutable once made, namespaces, iterators and cyclers excepted.
  *
- * Marks. A string is a view (buffer, offset, length); its buffer keeps beside every byte of text one
- * byte of mark: 1 = came from the request, 0 = the template's own. Copying text copies the marks,
- * so no operation has to think about them. Buffers grow at their end only and by one owner, which
- * makes repeated `s = s + t` linear.
+ * Marks. A string is a view (buffer, offset, length); its buffer keeps beside every byte of text
+ * one byte of mark: 1 = came from the request, 0 = the template's own. Copying text copies the
+ * marks, so no operation has to think about them. Buffers grow at their end only and by one owner,
+ * which makes repeated `s = s + t` linear.
  */
 #ifndef ASSAY_INFER_CHAT_PRIVATE_H
 #define ASSAY_INFER_CHAT_PRIVATE_H
@@ -15,21 +15,21 @@
 #include "common/arena.h"
 #include "common/err.h"
 
-#define CHAT_SOURCE_MAX ((size_t)1 << 20)  /* bytes of a template */
-#define CHAT_NEST_MAX   150                /* nesting of the template's text */
-#define CHAT_TREE_MAX   400                /* height of an expression */
-#define CHAT_DEPTH_MAX  1200               /* nested evaluations, macro calls included */
-#define CHAT_NAMES_MAX  2000               /* distinct variable names */
+#define CHAT_SOURCE_MAX ((size_t)1 << 20)   /* bytes of a template */
+#define CHAT_NEST_MAX   150                 /* nesting of the template's text */
+#define CHAT_TREE_MAX   400                 /* height of an expression */
+#define CHAT_DEPTH_MAX  1200                /* nested evaluations, macro calls included */
+#define CHAT_NAMES_MAX  2000                /* distinct variable names */
 #define CHAT_STEPS_MAX  ((uint64_t)1 << 26) /* evaluations, plus one a 64 bytes of text moved */
-#define CHAT_BYTES_MAX  ((size_t)1 << 30)  /* memory of one call */
-#define CHAT_OUTPUT_MAX ((size_t)1 << 26)  /* bytes of one string */
-#define CHAT_RANGE_MAX  100000             /* the sandbox's limit of range() */
+#define CHAT_BYTES_MAX  ((size_t)1 << 30)   /* memory of one call */
+#define CHAT_OUTPUT_MAX ((size_t)1 << 26)   /* bytes of one string */
+#define CHAT_RANGE_MAX  100000              /* the sandbox's limit of range() */
 
-#define CHAT_TRY(call)                                                                            \
-    do {                                                                                          \
-        enum err_code try_rc_ = (call);                                                           \
-        if (try_rc_ != ERR_OK)                                                                    \
-            return try_rc_;                                                                       \
+#define CHAT_TRY(call)                                                                             \
+    do {                                                                                           \
+        enum err_code try_rc_ = (call);                                                            \
+        if (try_rc_ != ERR_OK)                                                                     \
+            return try_rc_;                                                                        \
     } while (0)
 
 struct chat_run;
@@ -193,30 +193,21 @@ enum chat_kind {
     NODE_TEST,
     NODE_DATA,
     NODE_OUTPUT,
-    NODE_IF,     /* a, list; list2: elif nodes, list3: else */
-    NODE_FOR,    /* a target, b iterable, c condition, list body, list2 else */
-    NODE_SET,    /* a = b */
-    NODE_BLOCK,  /* set block: a target, b filter or NULL, list body */
-    NODE_FILTERED, /* filter block: b filter, list body */
-    NODE_MACRO,  /* a name, list parameters, list2 defaults (of the last ones), list3 body */
-    NODE_CALLER, /* as macro, b the call */
+    NODE_IF,         /* a, list; list2: elif nodes, list3: else */
+    NODE_FOR,        /* a target, b iterable, c condition, list body, list2 else */
+    NODE_SET,        /* a = b */
+    NODE_BLOCK,      /* set block: a target, b filter or NULL, list body */
+    NODE_FILTERED,   /* filter block: b filter, list body */
+    NODE_MACRO,      /* a name, list parameters, list2 defaults (of the last ones), list3 body */
+    NODE_CALLER,     /* as macro, b the call */
     NODE_GENERATION, /* as macro without parameters, called at once */
-    NODE_WITH,   /* list targets, list2 values, list3 body */
+    NODE_WITH,       /* list targets, list2 values, list3 body */
     NODE_BREAK,
     NODE_CONTINUE
 };
 
 /* Operators: single characters stand for themselves. */
-enum chat_op {
-    OP_POW = 256,
-    OP_FLOORDIV,
-    OP_EQ,
-    OP_NE,
-    OP_LE,
-    OP_GE,
-    OP_IN,
-    OP_NOT_IN
-};
+enum chat_op { OP_POW = 256, OP_FLOORDIV, OP_EQ, OP_NE, OP_LE, OP_GE, OP_IN, OP_NOT_IN };
 
 struct chat_nodes {
     struct chat_node **v;
@@ -241,7 +232,7 @@ struct chat_node {
     struct chat_nodes list, list2, list3;
     struct chat_call *call;
     struct chat_value value;
-    const void *impl;                                /* chat_filter or chat_test */
+    const void *impl;                                   /* chat_filter or chat_test */
     struct chat_frame *frame, *test_frame, *else_frame; /* scopes that the node opens */
 };
 
@@ -460,11 +451,11 @@ enum err_code chat_dict_get(struct chat_run *r, const struct chat_dict *d,
 const struct chat_value *chat_dict_find(const struct chat_dict *d, const char *key);
 enum err_code chat_truth(struct chat_run *r, const struct chat_value *v, bool *out);
 enum err_code chat_len(struct chat_run *r, const struct chat_value *v, int64_t *out);
-enum err_code chat_equal(struct chat_run *r, const struct chat_value *a,
-                         const struct chat_value *b, bool *out);
+enum err_code chat_equal(struct chat_run *r, const struct chat_value *a, const struct chat_value *b,
+                         bool *out);
 /* Negative, zero, positive; an error where Python has no order. *nan: unordered. */
-enum err_code chat_order(struct chat_run *r, const struct chat_value *a,
-                         const struct chat_value *b, const char *op, int *out, bool *nan);
+enum err_code chat_order(struct chat_run *r, const struct chat_value *a, const struct chat_value *b,
+                         const char *op, int *out, bool *nan);
 bool chat_number(const struct chat_value *v, int64_t *i, double *f, bool *is_float);
 
 /* chat_repr.c */
@@ -532,8 +523,7 @@ extern const struct chat_filter chat_text_filters[], chat_sequence_filters[];
 const struct chat_filter *chat_filter_find(const struct chat_str *name);
 const struct chat_test *chat_test_find(const struct chat_str *name);
 enum err_code chat_test_call(struct chat_run *r, const struct chat_test *t,
-                             const struct chat_value *in, const struct chat_args *args,
-                             bool *out);
+                             const struct chat_value *in, const struct chat_args *args, bool *out);
 /* false: the type has no such method. */
 bool chat_method_find(const struct chat_value *self, const struct chat_str *name,
                       struct chat_method *out);
@@ -548,14 +538,27 @@ enum err_code chat_splitlines(struct chat_run *r, const struct chat_value *s, bo
                               struct chat_value *out);
 enum err_code chat_format(struct chat_run *r, const struct chat_value *fmt,
                           const struct chat_args *args, struct chat_value *out);
+enum err_code chat_space_name(struct chat_run *r, const struct chat_value *name);
 const struct chat_func *chat_global_find(const struct chat_str *name);
 enum err_code chat_strftime(struct chat_run *r, const struct chat_value *fmt,
                             struct chat_value *out);
 enum err_code chat_loop_attr(struct chat_run *r, const struct chat_value *loop,
                              const struct chat_str *name, struct chat_value *out);
 
+/* chat_cut.c */
+#define CHAT_METHOD_ARGS                                                                           \
+    struct chat_run *r, const struct chat_value *self, const struct chat_args *args,               \
+        struct chat_value *out
+enum err_code chat_str_strip(CHAT_METHOD_ARGS);
+enum err_code chat_str_lstrip(CHAT_METHOD_ARGS);
+enum err_code chat_str_rstrip(CHAT_METHOD_ARGS);
+enum err_code chat_str_split(CHAT_METHOD_ARGS);
+enum err_code chat_str_rsplit(CHAT_METHOD_ARGS);
+enum err_code chat_str_splitlines(CHAT_METHOD_ARGS);
+enum err_code chat_str_partition(CHAT_METHOD_ARGS);
+enum err_code chat_str_rpartition(CHAT_METHOD_ARGS);
+
 /* chat_json.c */
-struct json_t;
 enum err_code chat_tojson(struct chat_run *r, const struct chat_value *in,
                           const struct chat_args *args, struct chat_value *out);
 

@@ -125,8 +125,8 @@ static enum err_code repr_view(struct chat_run *r, struct chat_buf **b, const st
     return chat_puts(r, b, "])");
 }
 
-static enum err_code repr_range(struct chat_run *r, struct chat_buf **b,
-                                const struct chat_range *v, int64_t stop)
+static enum err_code repr_range(struct chat_run *r, struct chat_buf **b, const struct chat_range *v,
+                                int64_t stop)
 {
     char text[96];
     if (v->step == 1)
@@ -137,8 +137,7 @@ static enum err_code repr_range(struct chat_run *r, struct chat_buf **b,
     return chat_puts(r, b, text);
 }
 
-static enum err_code put_scalar(struct chat_run *r, struct chat_buf **b,
-                                const struct chat_value *v)
+static enum err_code put_scalar(struct chat_run *r, struct chat_buf **b, const struct chat_value *v)
 {
     char text[40];
     switch (v->type) {

@@ -83,7 +83,9 @@ static enum err_code sym_of(struct path *p, int name, struct chat_sym **out)
         if (!grown)
             return chat_nomem(p->r);
         for (size_t k = 0; k <= slot; k++)
-            grown[k] = k < p->n ? p->syms[k] : (struct chat_sym){.name = k < p->f->n ? p->f->syms[k].name : name};
+            grown[k] = k < p->n
+                           ? p->syms[k]
+                           : (struct chat_sym){.name = k < p->f->n ? p->f->syms[k].name : name};
         if (slot == p->f->n)
             p->f->syms[p->f->n++] = (struct chat_sym){.name = name};
         p->syms = grown;
@@ -147,7 +149,7 @@ static enum err_code analyze_list(struct path *p, const struct chat_nodes *l)
     return ERR_OK;
 }
 
-static enum err_code fork(const struct path *p, const struct chat_nodes *l, struct path *out)
+static enum err_code branch(const struct path *p, const struct chat_nodes *l, struct path *out)
 {
     *out = *p;
     out->syms = chat_array(p->r, p->n + 1, sizeof *out->syms);
@@ -197,9 +199,9 @@ static enum err_code analyze_if(struct path *p, const struct chat_node *n)
 {
     struct path branches[3];
     CHAT_TRY(analyze(p, n->a));
-    CHAT_TRY(fork(p, &n->list, &branches[0]));
-    CHAT_TRY(fork(p, &n->list2, &branches[1]));
-    CHAT_TRY(fork(p, &n->list3, &branches[2]));
+    CHAT_TRY(branch(p, &n->list, &branches[0]));
+    CHAT_TRY(branch(p, &n->list2, &branches[1]));
+    CHAT_TRY(branch(p, &n->list3, &branches[2]));
     return merge(p, branches);
 }
 
@@ -352,8 +354,7 @@ static enum err_code declare_special(struct path *p, const struct chat_node *n, 
     return declare(p, id, slot);
 }
 
-static enum err_code resolve_function(struct chat_run *r, struct chat_frame *f,
-                                      struct chat_node *n)
+static enum err_code resolve_function(struct chat_run *r, struct chat_frame *f, struct chat_node *n)
 {
     CHAT_TRY(frame_new(r, f, &n->frame));
     struct path p = {.r = r, .f = n->frame};
@@ -381,9 +382,6 @@ static enum err_code resolve_block(struct chat_run *r, struct chat_frame *f, str
     if (n->kind == NODE_FILTERED)
         CHAT_TRY(analyze(&p, n->b));
     CHAT_TRY(analyze_list(&p, n->kind == NODE_WITH ? &n->list3 : &n->list));
-    /* The arguments of a set block's filter are read in the block's frame too. */
-    if (n->kind == NODE_BLOCK && n->b)
-        CHAT_TRY(analyze(&p, n->b));
     settle(&p);
     if (n->kind == NODE_WITH) {
         CHAT_TRY(resolve_list(r, f, &n->list2, soft));
@@ -400,8 +398,10 @@ static enum err_code resolve_name(struct chat_run *r, struct chat_frame *f, stru
 {
     struct place at;
     r->line = n->line;
+    /* jinja2 does not look into the arguments of a set block's filter, so that a name that is read
+     * only there has no frame; it refuses the template, and so does this. */
     if (!find_in(f, n->name, 0, &at))
-        return chat_fail(r, "name without a frame");
+        return chat_fail(r, "name in the filter of a set block that nothing around it mentions");
     n->up = at.up;
     n->slot = at.slot;
     return ERR_OK;
@@ -428,8 +428,8 @@ static enum err_code resolve_impl(struct chat_run *r, struct chat_node *n, bool 
     return ERR_OK;
 }
 
-static enum err_code resolve_call(struct chat_run *r, struct chat_frame *f,
-                                  struct chat_call *call, bool soft)
+static enum err_code resolve_call(struct chat_run *r, struct chat_frame *f, struct chat_call *call,
+                                  bool soft)
 {
     CHAT_TRY(resolve_list(r, f, &call->pos, soft));
     CHAT_TRY(resolve_list(r, f, &call->kw, soft));

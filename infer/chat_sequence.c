@@ -1,8 +1,8 @@
 /* chat_sequence.c: filters of sequences: select, map, sort, join and their kin. */
 #include "infer/chat_private.h"
 
-#define FILTER_ARGS                                                                               \
-    struct chat_run *r, const struct chat_value *in, const struct chat_args *args,                \
+#define FILTER_ARGS                                                                                \
+    struct chat_run *r, const struct chat_value *in, const struct chat_args *args,                 \
         struct chat_value *out
 
 static enum err_code f_length(FILTER_ARGS)
@@ -28,7 +28,7 @@ static enum err_code f_items(FILTER_ARGS)
 
 static enum err_code f_first(FILTER_ARGS)
 {
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     CHAT_TRY(chat_bind(r, args, "first", "", NULL));
     CHAT_TRY(chat_iter_open(r, in, &it));
     CHAT_TRY(chat_iter_next(r, it, out));
@@ -161,8 +161,7 @@ static enum err_code sort_keyed(struct chat_run *r, struct keyed *v, size_t n, b
 
 /* The value or values that one item is sorted by: several paths make a list. */
 static enum err_code sort_key(struct chat_run *r, const struct chat_value *item,
-                              const struct chat_value *attr, bool sensitive,
-                              struct chat_value *out)
+                              const struct chat_value *attr, bool sensitive, struct chat_value *out)
 {
     if (!chat_is_str(attr) || !memchr(chat_text(&attr->u.s), ',', attr->u.s.len)) {
         CHAT_TRY(chat_attr_path(r, item, attr, NULL, out));
@@ -233,7 +232,7 @@ static enum err_code extreme(struct chat_run *r, const struct chat_value *in,
                              const struct chat_args *args, bool most, struct chat_value *out)
 {
     struct chat_value v[2], item, key, best;
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     bool sensitive = false;
     CHAT_TRY(chat_bind(r, args, "min", "case_sensitive attribute", v));
     CHAT_TRY(chat_truth(r, &v[0], &sensitive));
@@ -269,7 +268,7 @@ static enum err_code f_max(FILTER_ARGS)
 static enum err_code f_sum(FILTER_ARGS)
 {
     struct chat_value v[2], item, one;
-    struct chat_iter *it;
+    struct chat_iter *it = NULL;
     CHAT_TRY(chat_bind(r, args, "sum", "attribute start", v));
     CHAT_TRY(chat_iter_open(r, in, &it));
     *out = v[1].type == CHAT_MISSING ? chat_int(0) : v[1];

@@ -239,8 +239,7 @@ enum err_code chat_escape(struct chat_run *r, const struct chat_value *v, struct
     return ERR_OK;
 }
 
-enum err_code chat_str_reverse(struct chat_run *r, const struct chat_str *s,
-                               struct chat_value *out)
+enum err_code chat_str_reverse(struct chat_run *r, const struct chat_str *s, struct chat_value *out)
 {
     struct chat_buf *b = NULL;
     const char *text = chat_text(s);

@@ -1,7 +1,7 @@
 /* chat_tests.c: what may stand behind `is`. */
 #include "infer/chat_private.h"
 
-#define TEST_ARGS                                                                                 \
+#define TEST_ARGS                                                                                  \
     struct chat_run *r, const struct chat_value *in, const struct chat_args *args, bool *out
 
 /* The tests of a type need no argument and cannot fail: a bit for each. */
@@ -251,8 +251,8 @@ enum err_code chat_test_call(struct chat_run *r, const struct chat_test *t,
 {
     size_t want = wants_argument(t);
     if (args->n != want || args->n_kw)
-        return chat_fail(r, "test '%s': %zu arguments, expected %zu", t->name,
-                         args->n + args->n_kw, want);
+        return chat_fail(r, "test '%s': %zu arguments, expected %zu", t->name, args->n + args->n_kw,
+                         want);
     if (t->fn)
         return t->fn(r, in, args, out);
     *out = is_type(t->name, in);

@@ -11,10 +11,10 @@
 
 const char *chat_type_name(const struct chat_value *v)
 {
-    static const char *const names[] = {"missing", "undefined", "none",     "boolean", "integer",
-                                        "float",   "string",    "list",     "tuple",   "mapping",
-                                        "range",   "view",      "generator", "namespace", "macro",
-                                        "function", "method",   "loop",     "cycler",  "joiner"};
+    static const char *const names[] = {
+        "missing", "undefined", "none",    "boolean", "integer", "float",     "string",
+        "list",    "tuple",     "mapping", "range",   "view",    "generator", "namespace",
+        "macro",   "function",  "method",  "loop",    "cycler",  "joiner"};
     return names[v->type];
 }
 
@@ -370,8 +370,8 @@ static bool is_number(const struct chat_value *v)
     return v->type == CHAT_BOOL || v->type == CHAT_INT || v->type == CHAT_FLOAT;
 }
 
-enum err_code chat_equal(struct chat_run *r, const struct chat_value *a,
-                         const struct chat_value *b, bool *out)
+enum err_code chat_equal(struct chat_run *r, const struct chat_value *a, const struct chat_value *b,
+                         bool *out)
 {
     *out = false;
     CHAT_TRY(chat_step(r, 0));
@@ -403,10 +403,10 @@ enum err_code chat_equal(struct chat_run *r, const struct chat_value *a,
         chat_leave(r);
         return rc;
     case CHAT_RANGE:
-        *out = a->u.range->n == b->u.range->n &&
-               (a->u.range->n == 0 || (a->u.range->start == b->u.range->start &&
-                                       (a->u.range->n == 1 ||
-                                        a->u.range->step == b->u.range->step)));
+        *out =
+            a->u.range->n == b->u.range->n &&
+            (a->u.range->n == 0 || (a->u.range->start == b->u.range->start &&
+                                    (a->u.range->n == 1 || a->u.range->step == b->u.range->step)));
         return ERR_OK;
     case CHAT_METHOD:
         *out = a->u.method == b->u.method;
@@ -430,8 +430,8 @@ static enum err_code order_lists(struct chat_run *r, const struct chat_list *a,
     return ERR_OK;
 }
 
-enum err_code chat_order(struct chat_run *r, const struct chat_value *a,
-                         const struct chat_value *b, const char *op, int *out, bool *nan)
+enum err_code chat_order(struct chat_run *r, const struct chat_value *a, const struct chat_value *b,
+                         const char *op, int *out, bool *nan)
 {
     int64_t i, k;
     double f, g;
@@ -454,7 +454,6 @@ enum err_code chat_order(struct chat_run *r, const struct chat_value *a,
         return rc;
     }
     if (a->type == CHAT_UNDEF || b->type == CHAT_UNDEF)
-        return chat_fail(r, "%s is undefined",
-                         a->type == CHAT_UNDEF ? a->u.hint : b->u.hint);
+        return chat_fail(r, "%s is undefined", a->type == CHAT_UNDEF ? a->u.hint : b->u.hint);
     return chat_fail(r, "'%s' between a %s and a %s", op, chat_type_name(a), chat_type_name(b));
 }

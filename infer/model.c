@@ -243,6 +243,8 @@ enum err_code model_bind(struct model **out, const struct checkpoint *c, struct 
 {
     const struct model_family *family = NULL;
     *out = NULL;
+    if (!c->hp_ok)
+        return err_set(e, ERR_INPUT, "%s", c->hp_err.text);
     enum err_code rc = find_family(&c->hp, &family, e);
     if (rc != ERR_OK)
         return rc;

@@ -113,6 +113,36 @@ const char *test_names(const char *folder)
     return all;
 }
 
+static uint64_t draw(uint64_t *state, uint64_t below)
+{
+    uint64_t x = *state += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return (x ^ x >> 31) % below;
+}
+
+size_t test_mutate(char *text, size_t len, size_t cap, uint64_t *state)
+{
+    static const char marks[] = "{}[]()<>,:;-+.?&*!|'\"#%@`=~^\\/_\n\t 0159eux\0\xff";
+    for (uint64_t n = 1 + draw(state, 4); n && len; n--) {
+        size_t at = draw(state, len), kind = draw(state, 4);
+        char mark = marks[draw(state, sizeof marks - 1)];
+        if (kind == 0) {
+            text[at] = (char)draw(state, 256);
+        } else if (kind == 1) {
+            text[at] = mark;
+        } else if (kind == 2) {
+            memmove(text + at, text + at + 1, len - at - 1);
+            len--;
+        } else if (len < cap) {
+            memmove(text + at + 1, text + at, len - at);
+            text[at] = mark;
+            len++;
+        }
+    }
+    return len;
+}
+
 int main(void)
 {
     Suite *suite = test_suite();

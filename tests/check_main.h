@@ -4,6 +4,7 @@
 
 #include <check.h>
 #include <stddef.h>
+#include <stdint.h>
 
 Suite *test_suite(void);
 
@@ -18,6 +19,9 @@ const char *test_path(const char *folder, const char *name);
  * terminated and the caller's. */
 void test_spill(const char *path, const void *data, size_t bytes);
 char *test_slurp(const char *path, size_t *bytes);
+/* Changes 1 to 4 places of text (a byte replaced, taken out or put in; often one that formats give
+ * a meaning to) and returns the new length, at most cap. *state goes on from call to call. */
+size_t test_mutate(char *text, size_t len, size_t cap, uint64_t *state);
 /* Names in a folder, sorted and joined by blanks, in static memory. */
 const char *test_names(const char *folder);
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -170,6 +171,25 @@ START_TEST(two_writers_of_one_name_in_one_process_are_refused)
 }
 END_TEST
 
+/* The kernel itself refuses here, after a part was written. */
+START_TEST(a_file_that_outgrows_what_the_system_allows_is_taken_back)
+{
+    const char *dir = test_folder(), *path = test_path(dir, "f");
+    struct rlimit limit = {1 << 20, 1 << 20};
+    size_t n = 3 << 20;
+    char *data = calloc(1, n);
+    struct err e;
+    test_spill(path, "old", 3);
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    ck_assert_int_eq(io_write_all(path, data, n, true, &e), ERR_IO);
+    ck_assert_ptr_nonnull(strstr(e.text, "File too large"));
+    ck_assert_str_eq(test_names(dir), "f");
+    assert_holds(path, "old");
+    free(data);
+}
+END_TEST
+
 /* Every write, fsync, rename, read and allocation fails in turn; after each the folder holds the
  * old file or the new one, whole, and nothing else. */
 START_TEST(whatever_fails_the_old_or_the_new_file_is_whole)
@@ -225,6 +245,7 @@ Suite *test_suite(void)
     tcase_add_test(t, what_a_dead_run_left_is_removed_and_a_live_run_is_not_disturbed);
     tcase_add_test(t, names_that_only_look_like_ours_stay);
     tcase_add_test(t, two_writers_of_one_name_in_one_process_are_refused);
+    tcase_add_test(t, a_file_that_outgrows_what_the_system_allows_is_taken_back);
     tcase_add_loop_test(t, whatever_fails_the_old_or_the_new_file_is_whole, 0, IO_FAULT_KINDS);
     suite_add_tcase(s, t);
     return s;

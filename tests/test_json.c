@@ -208,6 +208,41 @@ START_TEST(every_double_comes_back_with_its_bits)
 }
 END_TEST
 
+START_TEST(mutated_texts_are_refused_or_written_and_read_back_the_same)
+{
+    static const char seed[] = "{\"a\":1e5,\"b\":[1,-2.5,true,null,\"\\u00e9\\ud83d\\ude00\"],"
+                               "\"c\":{\"d\":99999999999999999999}}";
+    uint64_t state = 1;
+    int parsed = 0;
+    for (int i = 0; i < 20000; i++) {
+        char changed[sizeof seed + 8];
+        memcpy(changed, seed, sizeof seed - 1);
+        size_t n = test_mutate(changed, sizeof seed - 1, sizeof changed, &state);
+        char *text = malloc(n + !n);
+        memcpy(text, changed, n);
+        json_t *v, *again;
+        struct strbuf a = {0}, b = {0};
+        struct err e = {.text = ""};
+        enum err_code rc = json_parse(text, n, &v, &e);
+        ck_assert_msg(rc == ERR_OK || (rc == ERR_INPUT && e.text[0]), "%d: %s", i, e.text);
+        if (rc == ERR_OK) {
+            parsed++;
+            json_put(&a, v, 0);
+            ck_assert_int_eq(json_parse(a.data, a.len, &again, &e), ERR_OK);
+            json_put(&b, again, 0);
+            ck_assert_uint_eq(a.len, b.len);
+            ck_assert_mem_eq(a.data, b.data, a.len);
+            json_decref(again);
+        }
+        json_decref(v);
+        strbuf_free(&a);
+        strbuf_free(&b);
+        free(text);
+    }
+    ck_assert(parsed > 200 && parsed < 18000);
+}
+END_TEST
+
 START_TEST(a_file_fault_names_the_file)
 {
     const char *path = test_path(test_folder(), "c.json");
@@ -245,6 +280,7 @@ Suite *test_suite(void)
     tcase_add_test(t, writing_keeps_order_or_sorts_and_escapes_what_must_be);
     tcase_add_loop_test(t, doubles_have_the_shortest_digits_and_a_point, 0, ARRAY_LEN(doubles));
     tcase_add_test(t, every_double_comes_back_with_its_bits);
+    tcase_add_test(t, mutated_texts_are_refused_or_written_and_read_back_the_same);
     tcase_add_test(t, a_file_fault_names_the_file);
     suite_add_tcase(s, t);
     return s;

@@ -136,6 +136,33 @@ START_TEST(depth_size_and_counts_are_bounded)
 }
 END_TEST
 
+START_TEST(mutated_texts_load_or_are_refused_with_words)
+{
+    uint64_t state = 1;
+    int loaded = 0;
+    for (int i = 0; i < 10000; i++) {
+        /* A block of just the text's size, so that a sanitizer sees a read behind it. */
+        char changed[sizeof good + 8];
+        memcpy(changed, good, sizeof good - 1);
+        size_t n = test_mutate(changed, sizeof good - 1, sizeof changed, &state);
+        char *text = malloc(n + !n);
+        memcpy(text, changed, n);
+        void *data;
+        int64_t lines[4];
+        size_t n_lines;
+        struct err e = {.text = ""};
+        enum err_code rc = yaml_load(text, n, "r", &schema, &data, &e);
+        ck_assert_msg(rc == ERR_OK || (rc == ERR_INPUT && e.text[0]), "%d: %s", i, e.text);
+        enum err_code tree = yaml_item_lines(text, n, "r", "rules", lines, 4, &n_lines, &e);
+        ck_assert(rc != ERR_OK || tree == ERR_OK);
+        loaded += rc == ERR_OK;
+        yaml_release(&schema, data);
+        free(text);
+    }
+    ck_assert(loaded > 100 && loaded < 9000);
+}
+END_TEST
+
 START_TEST(any_allocation_may_fail_and_nothing_is_lost)
 {
     const char *path = test_path(test_folder(), "r.yaml");
@@ -166,6 +193,7 @@ Suite *test_suite(void)
     tcase_add_test(t, a_good_text_fills_the_structs_and_tells_its_lines);
     tcase_add_loop_test(t, every_fault_says_where_and_what, 0, ARRAY_LEN(faults));
     tcase_add_test(t, depth_size_and_counts_are_bounded);
+    tcase_add_test(t, mutated_texts_load_or_are_refused_with_words);
     tcase_add_test(t, any_allocation_may_fail_and_nothing_is_lost);
     suite_add_tcase(s, t);
     return s;

@@ -169,10 +169,13 @@ alone() {
         sed 's|^<stdin>:[0-9]*|{}:1|'"
 }
 
+# A fragment is written for files that have defined its words, and its head says by whom it is
+# included; it cannot stand alone. Headers of CUDA need its compiler.
 rule_headers_c() {
     # shellcheck disable=SC2086
     printf '%s\n' $sources | grep '\.h$' | while read -r header; do
-        if ! grep -q '#include <cuda' "$header"; then
+        if ! sed -n 1,12p "$header" | grep -qE '[Ii]ncluded by|include it after' &&
+            ! grep -q '#include <cuda' "$header"; then
             echo "$header"
         fi
     done | alone "${CC:-cc} -std=c11 -x c" >"$scratch/headers-c11"

@@ -43,6 +43,7 @@ END
 /* b_private.h: private. */
 #include "common/a.h"
 END
+    printf '/* b_body.h: a fragment. Included by b.c after LANE. */\nLANE b;\n' >ckpt/b_body.h
     cat >ckpt/b.c <<'END'
 /* b.c: a user. */
 #include "ckpt/b_private.h"

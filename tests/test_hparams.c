@@ -1,0 +1,243 @@
+/* test_hparams.c: config.json in both generations of spelling, and what it must not say. */
+#include "ckpt/hparams.h"
+
+#include <math.h>
+
+#include "tests/check_main.h"
+
+#define BASE                                                                                       \
+    "\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,"                        \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"vocab_size\":32"
+#define MISTRAL                                                                                    \
+    "\"model_type\":\"mistral\",\"hidden_size\":64,\"intermediate_size\":96,"                      \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"vocab_size\":32"
+
+static struct hparams hp;
+static struct err err;
+
+static enum err_code read_both(const char *config, const char *generation)
+{
+    json_t *c, *g = NULL;
+    if (json_parse(config, strlen(config), &c, &err) != ERR_OK ||
+        (generation && json_parse(generation, strlen(generation), &g, &err) != ERR_OK))
+        ck_abort_msg("%s", err.text);
+    enum err_code rc = hparams_from_config(&hp, c, g, &err);
+    json_decref(c);
+    json_decref(g);
+    return rc;
+}
+
+static void good(const char *config)
+{
+    if (read_both(config, NULL) != ERR_OK)
+        ck_abort_msg("%s: %s", config, err.text);
+}
+
+static void bad(const char *config, const char *words)
+{
+    ck_assert_int_eq(read_both(config, NULL), ERR_INPUT);
+    if (!strstr(err.text, words))
+        ck_abort_msg("'%s' does not say '%s'", err.text, words);
+}
+
+START_TEST(llama_defaults)
+{
+    good("{" BASE "}");
+    ck_assert_str_eq(hp.family, "llama");
+    ck_assert_int_eq(hp.n_kv, 4);
+    ck_assert_int_eq(hp.head_dim, 16);
+    ck_assert(hp.rms_eps == 1e-6 && hp.rope.theta == 10000 && hp.rope.kind == ROPE_DEFAULT);
+    ck_assert(!hp.tied && !hp.attn_bias && !hp.mlp_bias);
+    ck_assert_int_eq(hp.ctx_max, 2048);
+    ck_assert_int_eq(hp.window, 0);
+    ck_assert_int_eq(hp.bos, -1);
+    ck_assert_int_eq(hp.n_eos, 0);
+    ck_assert(hp.attn_scale == 0.25f && hp.embed_scale == 1);
+}
+END_TEST
+
+START_TEST(mistral_slides_by_4096_unless_told_otherwise)
+{
+    good("{" MISTRAL "}");
+    ck_assert_int_eq(hp.window, 4096);
+    ck_assert(hp.sliding[0] && hp.sliding[3] && !hp.sliding[4]);
+    ck_assert_int_eq(hp.ctx_max, 131072);
+    good("{" MISTRAL ",\"sliding_window\":null}");
+    ck_assert_int_eq(hp.window, 0);
+    ck_assert(!hp.sliding[0]);
+    good("{" MISTRAL ",\"sliding_window\":100}");
+    ck_assert_int_eq(hp.window, 100);
+    good("{" BASE ",\"sliding_window\":100}"); /* Llama does not read the key */
+    ck_assert_int_eq(hp.window, 0);
+}
+END_TEST
+
+START_TEST(layer_types_win)
+{
+    good("{" MISTRAL ",\"sliding_window\":8,\"layer_types\":[\"full_attention\","
+         "\"sliding_attention\",\"full_attention\",\"sliding_attention\"]}");
+    ck_assert(!hp.sliding[0] && hp.sliding[1] && !hp.sliding[2] && hp.sliding[3]);
+    ck_assert_int_eq(hp.window, 8);
+    bad("{" MISTRAL ",\"layer_types\":[\"full_attention\"]}", "1 entries for 4 layers");
+    bad("{" MISTRAL ",\"layer_types\":[\"full_attention\",\"x\",\"x\",\"x\"]}",
+        "entry 1 is 'x', expected 'full_attention' or 'sliding_attention'");
+    bad("{" MISTRAL ",\"sliding_window\":null,\"layer_types\":[\"sliding_attention\","
+        "\"full_attention\",\"full_attention\",\"full_attention\"]}",
+        "layer 0 slides, but 'sliding_window' is not set");
+}
+END_TEST
+
+START_TEST(both_spellings_of_rope_agree)
+{
+    static const char *const forms[] = {
+        "{" BASE ",\"rope_theta\":5e5,\"max_position_embeddings\":999,\"rope_scaling\":"
+        "{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+        "\"original_max_position_embeddings\":8192}}",
+        "{" BASE ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1,"
+        "\"high_freq_factor\":4,\"rope_theta\":500000},"
+        "\"original_max_position_embeddings\":8192}",
+        "{" BASE ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":500000.0,"
+        "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+        "\"original_max_position_embeddings\":8192}}",
+        "{" BASE ",\"rope_scaling\":{},\"rope_parameters\":{\"rope_type\":\"llama3\","
+        "\"rope_theta\":500000,\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+        "\"original_max_position_embeddings\":8192}}",
+        "{" BASE ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"llama3\","
+        "\"rope_theta\":500000,\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+        "\"original_max_position_embeddings\":8192}}}",
+    };
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+        good(forms[i]);
+        ck_assert_int_eq(hp.rope.kind, ROPE_LLAMA3);
+        ck_assert(hp.rope.theta == 500000 && hp.rope.factor == 8);
+        ck_assert(hp.rope.low_freq_factor == 1 && hp.rope.high_freq_factor == 4);
+        ck_assert(hp.rope.original_ctx == 8192);
+    }
+}
+END_TEST
+
+START_TEST(old_rope_key_wins_and_the_outer_context_too)
+{
+    good("{" BASE ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2},"
+         "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":3,\"rope_theta\":7}}");
+    ck_assert(hp.rope.kind == ROPE_LINEAR && hp.rope.factor == 2 && hp.rope.theta == 10000);
+    good("{" BASE ",\"original_max_position_embeddings\":111,\"rope_scaling\":{\"type\":\"yarn\","
+         "\"factor\":2,\"original_max_position_embeddings\":222}}");
+    ck_assert(hp.rope.original_ctx == 111);
+    good("{" BASE ",\"max_position_embeddings\":333,\"rope_scaling\":{\"type\":\"yarn\","
+         "\"factor\":2}}");
+    ck_assert(hp.rope.original_ctx == 333);
+}
+END_TEST
+
+START_TEST(yarn_defaults_and_attention_factor)
+{
+    good("{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":null,"
+         "\"beta_slow\":0}}");
+    ck_assert(hp.rope.beta_fast == 32 && hp.rope.beta_slow == 1 && hp.rope.truncate);
+    ck_assert(fabs(hp.rope.attention_factor - (0.1 * log(4) + 1)) < 1e-15);
+    good("{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":0.5,"
+         "\"mscale_all_dim\":2,\"truncate\":false}}");
+    double want = (0.1 * 0.5 * log(4) + 1) / (0.1 * 2 * log(4) + 1);
+    ck_assert(fabs(hp.rope.attention_factor - want) < 1e-15 && !hp.rope.truncate);
+    good("{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
+         "\"attention_factor\":0.75,\"mscale\":0.5,\"mscale_all_dim\":2}}");
+    ck_assert(hp.rope.attention_factor == 0.75);
+    good("{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":0.5}}");
+    ck_assert(hp.rope.attention_factor == 1);
+}
+END_TEST
+
+START_TEST(incomplete_rope_is_refused)
+{
+    bad("{" BASE ",\"rope_scaling\":{\"rope_type\":\"linear\"}}", "'factor'");
+    bad("{" BASE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
+        "\"high_freq_factor\":4}}",
+        "'low_freq_factor'");
+    bad("{" BASE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
+        "\"low_freq_factor\":4,\"high_freq_factor\":4}}",
+        "high_freq_factor 4");
+    bad("{" BASE ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":8}}",
+        "rope_type 'dynamic' is not supported; supported: default, linear, llama3, yarn");
+    bad("{" BASE ",\"rope_scaling\":[]}", "'rope_scaling'");
+    bad("{" BASE ",\"rope_scaling\":{\"rope_type\":\"factors\",\"factors\":[1,2]}}",
+        "2 entries, expected 8");
+}
+END_TEST
+
+START_TEST(partial_rotation)
+{
+    good("{" BASE ",\"partial_rotary_factor\":0.5}");
+    ck_assert_int_eq(hp.rope.partial_dims, 8);
+    good("{" BASE ",\"partial_rotary_factor\":1.0}");
+    ck_assert_int_eq(hp.rope.partial_dims, 0);
+    bad("{" BASE ",\"partial_rotary_factor\":0.0}", "rotates 0 dims of a head of 16");
+}
+END_TEST
+
+START_TEST(eos_ids_are_united)
+{
+    ck_assert_int_eq(read_both("{" BASE ",\"eos_token_id\":[5,6],\"bos_token_id\":1}",
+                               "{\"eos_token_id\":[6,7]}"),
+                     ERR_OK);
+    ck_assert_int_eq(hp.n_eos, 3);
+    ck_assert(hp.eos[0] == 5 && hp.eos[1] == 6 && hp.eos[2] == 7 && hp.bos == 1);
+    ck_assert_int_eq(read_both("{" BASE ",\"eos_token_id\":null}", "{\"eos_token_id\":9}"), ERR_OK);
+    ck_assert_int_eq(hp.n_eos, 1);
+    ck_assert_int_eq(hp.eos[0], 9);
+    bad("{" BASE ",\"eos_token_id\":\"</s>\"}", "expected a token id or a list of them");
+    bad("{" BASE ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
+        "more than 16 ids");
+}
+END_TEST
+
+START_TEST(text_config_is_followed)
+{
+    good("{\"model_type\":\"wrapper\",\"eos_token_id\":3,\"text_config\":{" BASE "}}");
+    ck_assert_str_eq(hp.family, "llama");
+    ck_assert_int_eq(hp.d_model, 64);
+    ck_assert_int_eq(hp.eos[0], 3);
+}
+END_TEST
+
+START_TEST(numbers_are_bounded_and_fit_each_other)
+{
+    bad("{\"model_type\":\"rwkv\"}", "family 'rwkv' is not supported; supported: llama, mistral");
+    bad("{}", "'model_type'");
+    bad("{\"model_type\":7}", "'model_type'");
+    bad("{\"model_type\":\"llama\"}", "'hidden_size'");
+    bad("[]", "expected an object");
+    bad("{" BASE ",\"num_key_value_heads\":3}", "num_attention_heads 4 is no multiple");
+    bad("{" BASE ",\"num_key_value_heads\":0}", "'num_key_value_heads'");
+    bad("{" BASE ",\"head_dim\":15}", "head_dim 15, expected an even number");
+    bad("{" BASE ",\"head_dim\":1e3}", "'head_dim'");
+    bad("{" BASE ",\"rms_norm_eps\":-1}", "'rms_norm_eps'");
+    bad("{" BASE ",\"hidden_act\":\"gelu\"}", "found 'gelu', expected 'silu'");
+    bad("{" BASE ",\"tie_word_embeddings\":1}", "'tie_word_embeddings'");
+    bad("{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,"
+        "\"num_hidden_layers\":513,\"num_attention_heads\":4,\"vocab_size\":32}",
+        "'num_hidden_layers'");
+    bad("{\"model_type\":\"llama\",\"hidden_size\":65,\"intermediate_size\":96,"
+        "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"vocab_size\":32}",
+        "hidden_size 65 over 4 heads");
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *s = suite_create("hparams");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, llama_defaults);
+    tcase_add_test(t, mistral_slides_by_4096_unless_told_otherwise);
+    tcase_add_test(t, layer_types_win);
+    tcase_add_test(t, both_spellings_of_rope_agree);
+    tcase_add_test(t, old_rope_key_wins_and_the_outer_context_too);
+    tcase_add_test(t, yarn_defaults_and_attention_factor);
+    tcase_add_test(t, incomplete_rope_is_refused);
+    tcase_add_test(t, partial_rotation);
+    tcase_add_test(t, eos_ids_are_united);
+    tcase_add_test(t, text_config_is_followed);
+    tcase_add_test(t, numbers_are_bounded_and_fit_each_other);
+    suite_add_tcase(s, t);
+    return s;
+}
