@@ -38,7 +38,9 @@ static enum err_code open_text_side(struct lm *m, struct err *e)
     sha_text(c->chat_template, len, m->template_sha);
     if (!len)
         return ERR_OK;
-    rc = chat_compile(&m->chat, c->chat_template, len, e);
+    rc = tokenizer_guard(m->tok, c->chat_template, len, e);
+    if (rc == ERR_OK)
+        rc = chat_compile(&m->chat, c->chat_template, len, e);
     return err_wrap(e, rc, "chat template");
 }
 
