@@ -183,28 +183,16 @@ enum err_code cmd_doctor(int argc, char **argv, const struct cmd_env *env, struc
                  "libraries.",
         .opts = opts};
     struct opt_list pos = {0};
-    struct strbuf text = {0};
     (void)env;
-    enum err_code rc = opt_parse(&cmd, argc, argv, &pos, &help, NULL, e);
-    if (rc == ERR_OK && help) {
-        opt_help(&cmd, &text);
-    } else if (rc == ERR_OK) {
+    enum err_code rc = cmd_options(&cmd, argc, argv, &pos, &help, e);
+    if (rc == ERR_OK && !help) {
+        struct strbuf text = {0};
         json_t *facts = collect();
-        if (!facts) {
-            rc = err_set(e, ERR_NOMEM, "out of memory");
-        } else if (json) {
-            json_put(&text, facts, JSON_INDENT(1));
-            strbuf_putc(&text, '\n');
-        } else {
+        if (facts && !json)
             put_text(&text, facts);
-        }
+        rc = facts && !json ? cmd_print(&text, e) : cmd_print_json(json_incref(facts), e);
         json_decref(facts);
     }
-    if (rc == ERR_OK)
-        rc = strbuf_ok(&text, e);
-    if (rc == ERR_OK)
-        fwrite(text.data, 1, text.len, stdout);
-    strbuf_free(&text);
     opt_list_free(&pos);
     return rc;
 }
