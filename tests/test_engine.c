@@ -12,11 +12,7 @@
 #include "tests/check_main.h"
 #include "tests/engine_rig.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define COUNTS 0
-#else
-#define COUNTS 1
-#endif
+#define COUNTS !TEST_SANITIZED
 
 static volatile long allocations; /* the compiler knows strdup, and that it changes nothing */
 

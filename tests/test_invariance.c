@@ -12,14 +12,6 @@
 #include "tests/check_main.h"
 #include "tests/engine_rig.h"
 
-#if defined __SANITIZE_ADDRESS__
-#define SANITIZED 1
-#elif defined __has_feature
-#define SANITIZED __has_feature(address_sanitizer)
-#else
-#define SANITIZED 0
-#endif
-
 #define ARITHS 2 /* loop tests run once for each */
 #define VOCAB  320
 #define NAN_ID 319
@@ -457,7 +449,7 @@ Suite *test_suite(void)
     suite_add_tcase(s, t);
     TCase *real = tcase_create("model");
     tcase_set_timeout(real, 500);
-    if (SANITIZED)
+    if (TEST_SANITIZED)
         (void)a_real_model_holds_them_too;
     else if (TEST_MODEL[0])
         tcase_add_loop_test(real, a_real_model_holds_them_too, 0, ARITHS);

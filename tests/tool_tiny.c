@@ -1,15 +1,16 @@
 /* tool_tiny.c: tool_tiny DIR [key=value...]: writes a tiny random model (tests/tiny_model.h).
  *
  * Keys: tied, biases, window, bits, group, form (0 f32, 1 bf16, 2 packed, 3 and 4 expanded), seed,
- * rope_scaling (JSON).
+ * ctx, rope_scaling (JSON), text (1: with a tokenizer and a chat template, tests/tiny_text.h).
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/str.h"
 #include "tests/tiny_model.h"
+#include "tests/tiny_text.h"
 
-static bool set_key(struct tiny_model *m, const char *arg)
+static bool set_key(struct tiny_model *m, bool *text, const char *arg)
 {
     int64_t v = 0;
     const char *value = strchr(arg, '=');
@@ -33,6 +34,10 @@ static bool set_key(struct tiny_model *m, const char *arg)
         m->group = (int)v;
     else if (str_starts(arg, "form="))
         m->form = (enum tiny_form)v;
+    else if (str_starts(arg, "ctx="))
+        m->ctx = v;
+    else if (str_starts(arg, "text="))
+        *text = v;
     else if (str_starts(arg, "seed="))
         m->seed = (uint64_t)v;
     else
@@ -44,8 +49,9 @@ int main(int argc, char **argv)
 {
     struct tiny_model m = tiny_model_default();
     struct err e = {.text = ""};
+    bool text = false;
     for (int i = 2; i < argc; i++) {
-        if (!set_key(&m, argv[i])) {
+        if (!set_key(&m, &text, argv[i])) {
             fprintf(stderr, "tool_tiny: bad argument '%s'\n", argv[i]);
             return 2;
         }
@@ -55,6 +61,8 @@ int main(int argc, char **argv)
         return 2;
     }
     enum err_code rc = tiny_model_write(argv[1], &m, &e);
+    if (rc == ERR_OK && text)
+        rc = tiny_text_write(argv[1], &e);
     if (rc != ERR_OK)
         fprintf(stderr, "tool_tiny: %s\n", e.text);
     return err_exit_code(rc);
