@@ -19,7 +19,8 @@ struct world {
     int order[REQS], n; /* those not done, by age */
     struct sched_limits l;
     int64_t pool;
-    int64_t steps, put_back, log;
+    int64_t steps, put_back;
+    uint64_t log;
     struct rng r;
 };
 
@@ -100,7 +101,7 @@ static void apply_plan(struct world *w, const struct sched_plan *p, const struct
         q->pages = MAX2(q->pages, kv_pages_for(q->n_done));
         if (!q->score && q->n_done == q->n_tok)
             q->n_tok++;
-        w->log = w->log * 31 + p->piece[i].seq * 7 + p->piece[i].n;
+        w->log = w->log * 31 + (uint64_t)(p->piece[i].seq * 7 + p->piece[i].n);
     }
 }
 
