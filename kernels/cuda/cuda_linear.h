@@ -1,0 +1,38 @@
+/* cuda_linear.h: products of packed weights with rows, as the files of linear layers and experts
+ * share them. Seen by CUDA alone.
+ */
+#ifndef ASSAY_KERNELS_CUDA_CUDA_LINEAR_H
+#define ASSAY_KERNELS_CUDA_CUDA_LINEAR_H
+
+#include "kernels/cuda/cuda_weight.h"
+
+/* One matrix times n rows. Row t of the product reads x + t * x_stride and writes out + t *
+ * out_stride. */
+struct cuda_product {
+    struct cuda_order order;
+    const uint8_t *data;
+    int64_t rows, tile_bytes;
+    int n_tiles;
+    const float *bias; /* or NULL */
+    float *out;
+    int64_t out_stride;
+};
+
+struct cuda_products {
+    int n_tok, n_parts;
+    const uint16_t *x;
+    int64_t x_stride;
+    bool descending; /* planted fault: chunk sums in the wrong order */
+    struct cuda_product part[LINEAR_PARTS_MAX];
+};
+
+/* Which kernel computes a product. All give the same bits. */
+enum cuda_path {
+    CUDA_PATH_AUTO,
+    CUDA_PATH_PLAIN, /* one warp a tile, everything in order */
+    CUDA_PATH_FEW,   /* up to 8 rows */
+    CUDA_PATH_SOME,  /* up to 64 rows */
+    CUDA_PATH_MANY   /* wgmma */
+};
+
+#endif
