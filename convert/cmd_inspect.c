@@ -2,8 +2,22 @@
 #include <stdio.h>
 
 #include "common/cmd.h"
+#include "common/io.h"
 #include "common/opt.h"
 #include "convert/inspect.h"
+
+/* A file that opens as tensors is shown as that; otherwise *e stays what the checkpoint said. */
+static enum err_code facts_of_file(const char *path, bool hash, json_t **facts, struct err *e)
+{
+    struct container *file = NULL;
+    if (io_is_dir(path) || container_open(&file, path, NULL) != ERR_OK)
+        return ERR_INPUT;
+    char why[ERR_TEXT_MAX];
+    snprintf(why, sizeof why, "%s", e->text);
+    enum err_code rc = inspect_container(file, why, hash, facts, e);
+    container_close(file);
+    return rc;
+}
 
 static enum err_code show(const char *path, bool hash, bool json, struct err *e)
 {
@@ -13,6 +27,8 @@ static enum err_code show(const char *path, bool hash, bool json, struct err *e)
     enum err_code rc = checkpoint_open(&c, path, e);
     if (rc == ERR_OK)
         rc = inspect_checkpoint(c, hash, &facts, e);
+    else if (rc == ERR_INPUT)
+        rc = facts_of_file(path, hash, &facts, e);
     if (rc == ERR_OK) {
         if (json)
             json_put(&text, facts, JSON_INDENT(1));

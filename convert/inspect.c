@@ -175,6 +175,46 @@ enum err_code inspect_checkpoint(const struct checkpoint *c, bool with_hashes, j
     return o ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory");
 }
 
+static json_t *stored_tensor(const struct tensor *t)
+{
+    json_t *shape = json_array();
+    for (int d = 0; d < t->n_dim; d++)
+        json_array_append_new(shape, json_integer(t->dim[d]));
+    const char *ggml = t->ggml != GGML_NONE ? ggml_type_name(t->ggml) : NULL;
+    const char *dense = t->dtype < DT_COUNT ? dtype_name(t->dtype) : "unknown";
+    return json_pack("{s:s,s:s,s:s,s:o,s:s,s:I,s:o}", "name", t->name, "stored", t->name, "role",
+                     "other", "shape", shape, "format", ggml ? ggml : dense, "bytes",
+                     (json_int_t)t->bytes, "bits_per_weight", bits(t->bytes, tensor_elems(t)));
+}
+
+enum err_code inspect_container(const struct container *c, const char *why, bool with_hashes,
+                                json_t **out, struct err *e)
+{
+    uint64_t bytes = 0;
+    int64_t elems = 0;
+    json_t *list = json_array();
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        json_array_append_new(list, stored_tensor(&c->tensors[i]));
+        bytes += c->tensors[i].bytes;
+        elems += tensor_elems(&c->tensors[i]);
+    }
+    json_t *file = json_pack("{s:s,s:I,s:I}", "path", c->path, "bytes", (json_int_t)c->file_bytes,
+                             "tensors", (json_int_t)c->n_tensors);
+    if (with_hashes) {
+        uint8_t digest[32];
+        char hex[SHA256_HEX];
+        sha256_of(c->file_data, c->file_bytes, digest);
+        sha256_hex(digest, hex);
+        json_object_set_new(file, "sha256", json_string(hex));
+    }
+    *out = json_pack("{s:s,s:s,s:b,s:s,s:b,s:b,s:[o],s:{s:I,s:I,s:I,s:o},s:o}", "path", c->path,
+                     "container", c->kind == CONTAINER_GGUF ? "gguf" : "safetensors", "runs", 0,
+                     "why_not", why, "tokenizer", 0, "chat_template", 0, "files", file, "totals",
+                     "tensors", (json_int_t)c->n_tensors, "weights", (json_int_t)elems, "bytes",
+                     (json_int_t)bytes, "bits_per_weight", bits(bytes, elems), "tensors", list);
+    return *out ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory");
+}
+
 /* ---- text --------------------------------------------------------------------------------------
  */
 

@@ -8,6 +8,10 @@
 /* with_hashes: SHA-256 of every file. A new reference. */
 MUST_USE enum err_code inspect_checkpoint(const struct checkpoint *c, bool with_hashes,
                                           json_t **out, struct err *e);
+/* A file of tensors that is no checkpoint by itself; why: what stood against it. A new reference.
+ */
+MUST_USE enum err_code inspect_container(const struct container *c, const char *why,
+                                         bool with_hashes, json_t **out, struct err *e);
 /* The same facts for people. */
 void inspect_text(const json_t *facts, struct strbuf *out);
 

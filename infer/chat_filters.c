@@ -374,14 +374,15 @@ static enum err_code f_truncate(FILTER_ARGS)
     if (v[3].type == CHAT_NONE)
         v[3].type = CHAT_MISSING;
     CHAT_TRY(chat_arg_int(r, &v[3], "truncate", 5, &leeway));
-    CHAT_TRY(chat_arg_str(r, in, "truncate", &head));
-    int64_t n = (int64_t)chat_cp_count(&head), n_end = (int64_t)chat_cp_count(&end);
+    int64_t n, n_end = (int64_t)chat_cp_count(&end);
+    CHAT_TRY(chat_len(r, in, &n));
     if (length < n_end || leeway < 0)
         return chat_fail(r, "truncate: length %lld, leeway %lld", (long long)length,
                          (long long)leeway);
     *out = *in;
     if (n <= leeway || n - leeway <= length)
         return ERR_OK;
+    CHAT_TRY(chat_arg_str(r, in, "truncate", &head));
     head = chat_sub(&head, 0, chat_cp_offset(&head, (size_t)(length - n_end)));
     struct chat_value blank;
     CHAT_TRY(chat_str_new(r, " ", 1, 0, &blank));

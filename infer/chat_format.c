@@ -231,8 +231,10 @@ enum err_code chat_printf_format(struct chat_run *r, const struct chat_value *fm
         CHAT_TRY(put_piece(&f, &p, tuple ? &arg->u.list->v[used] : arg));
         used++;
     }
-    /* A mapping or list that no field took is fine in Python. */
-    if (used < n && (tuple || (arg->type != CHAT_DICT && arg->type != CHAT_LIST)))
+    /* What has items by key or index may stay untaken in Python, unless it is a tuple or text. */
+    bool spare = arg->type == CHAT_DICT || arg->type == CHAT_LIST || arg->type == CHAT_RANGE ||
+                 arg->type == CHAT_UNDEF;
+    if (used < n && !spare)
         return chat_fail(r, "%% format takes %zu values, found %zu", used, n);
     *out = chat_buf_value(f.out);
     out->safe = fmt->safe;

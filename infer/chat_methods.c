@@ -1,232 +1,11 @@
 /* chat_methods.c: methods of strings, mappings and lists.
  *
  * Owns what `x.name(...)` finds on a value of Python's types, and the text operations that filters
- * share with them. Methods that change their object are in the table without a function: the
- * sandbox reads them as undefined. A method of a string marked safe gives strings marked safe and
- * escapes what it inserts.
+ * share with them; cutting text apart is chat_cut.c's. Methods that change their object are in the
+ * table without a function: the sandbox reads them as undefined. A method of a string marked safe
+ * gives strings marked safe and escapes what it inserts.
  */
 #include "infer/chat_private.h"
-
-#define METHOD_ARGS                                                                                \
-    struct chat_run *r, const struct chat_value *self, const struct chat_args *args,               \
-        struct chat_value *out
-
-static bool in_set(const struct chat_str *chars, uint32_t cp)
-{
-    size_t w;
-    for (size_t i = 0; i < chars->len; i += w) {
-        if (chat_cp_at(chat_text(chars) + i, chars->len - i, &w) == cp)
-            return true;
-    }
-    return false;
-}
-
-/* chars NULL: white space. */
-struct chat_str chat_strip(const struct chat_str *s, const struct chat_str *chars,
-                           enum chat_side side)
-{
-    const char *text = chat_text(s);
-    size_t from = 0, to = s->len, w;
-    while ((side & SIDE_LEFT) && from < to) {
-        uint32_t cp = chat_cp_at(text + from, to - from, &w);
-        if (chars ? !in_set(chars, cp) : !chat_is_space(cp))
-            break;
-        from += w;
-    }
-    while ((side & SIDE_RIGHT) && to > from) {
-        size_t back = chat_cp_back(text + from, text + to);
-        uint32_t cp = chat_cp_at(text + to - back, back, &w);
-        if (chars ? !in_set(chars, cp) : !chat_is_space(cp))
-            break;
-        to -= back;
-    }
-    return chat_sub(s, from, to);
-}
-
-static enum err_code strip_side(struct chat_run *r, const struct chat_value *self,
-                                const struct chat_args *args, enum chat_side side,
-                                struct chat_value *out)
-{
-    struct chat_value v[1];
-    struct chat_str chars;
-    CHAT_TRY(chat_bind(r, args, "strip", "-", v));
-    bool given = v[0].type != CHAT_MISSING && v[0].type != CHAT_NONE;
-    if (given)
-        CHAT_TRY(chat_arg_str(r, &v[0], "strip", &chars));
-    CHAT_TRY(chat_step(r, self->u.s.len * (given ? MAX2(chars.len, (size_t)1) : 1)));
-    *out = chat_str_value(chat_strip(&self->u.s, given ? &chars : NULL, side), self->safe);
-    return ERR_OK;
-}
-
-static enum err_code str_strip(METHOD_ARGS)
-{
-    return strip_side(r, self, args, SIDE_BOTH, out);
-}
-
-static enum err_code str_lstrip(METHOD_ARGS)
-{
-    return strip_side(r, self, args, SIDE_LEFT, out);
-}
-
-static enum err_code str_rstrip(METHOD_ARGS)
-{
-    return strip_side(r, self, args, SIDE_RIGHT, out);
-}
-
-static enum err_code push_piece(struct chat_run *r, const struct chat_value *self, size_t from,
-                                size_t to, struct chat_value *list)
-{
-    return chat_list_push(r, list->u.list,
-                          chat_str_value(chat_sub(&self->u.s, from, to), self->safe));
-}
-
-static enum err_code split_space(struct chat_run *r, const struct chat_value *self, int64_t max,
-                                 struct chat_value *out)
-{
-    const struct chat_str *s = &self->u.s;
-    const char *text = chat_text(s);
-    size_t at = 0, w;
-    for (;;) {
-        while (at < s->len && chat_is_space(chat_cp_at(text + at, s->len - at, &w)))
-            at += w;
-        if (at >= s->len)
-            return ERR_OK;
-        if (max == 0)
-            return push_piece(r, self, at, s->len, out);
-        max -= max > 0;
-        size_t from = at;
-        while (at < s->len && !chat_is_space(chat_cp_at(text + at, s->len - at, &w)))
-            at += w;
-        CHAT_TRY(push_piece(r, self, from, at, out));
-    }
-}
-
-static enum err_code rsplit_space(struct chat_run *r, const struct chat_value *self, int64_t max,
-                                  struct chat_value *out)
-{
-    const struct chat_str *s = &self->u.s;
-    const char *text = chat_text(s);
-    size_t at = s->len, w;
-    for (;;) {
-        struct chat_str head = chat_sub(s, 0, at);
-        at = chat_strip(&head, NULL, SIDE_RIGHT).len;
-        if (at == 0)
-            return ERR_OK;
-        if (max == 0)
-            return push_piece(r, self, 0, at, out);
-        max -= max > 0;
-        size_t to = at;
-        while (at > 0) {
-            size_t back = chat_cp_back(text, text + at);
-            if (chat_is_space(chat_cp_at(text + at - back, back, &w)))
-                break;
-            at -= back;
-        }
-        CHAT_TRY(push_piece(r, self, at, to, out));
-    }
-}
-
-static void turn_around(struct chat_list *l)
-{
-    for (size_t i = 0; i < l->n / 2; i++) {
-        struct chat_value v = l->v[i];
-        l->v[i] = l->v[l->n - 1 - i];
-        l->v[l->n - 1 - i] = v;
-    }
-}
-
-static enum err_code split_at(struct chat_run *r, const struct chat_value *self,
-                              const struct chat_str *sep, int64_t max, struct chat_value *out)
-{
-    size_t from = 0, hit;
-    while (max != 0 && (hit = chat_find(&self->u.s, sep, from)) != SIZE_MAX) {
-        CHAT_TRY(push_piece(r, self, from, hit, out));
-        from = hit + sep->len;
-        max -= max > 0;
-    }
-    return push_piece(r, self, from, self->u.s.len, out);
-}
-
-static enum err_code rsplit_at(struct chat_run *r, const struct chat_value *self,
-                               const struct chat_str *sep, int64_t max, struct chat_value *out)
-{
-    size_t to = self->u.s.len, hit;
-    while (max != 0 && (hit = chat_rfind(&self->u.s, sep, to)) != SIZE_MAX) {
-        CHAT_TRY(push_piece(r, self, hit + sep->len, to, out));
-        to = hit;
-        max -= max > 0;
-    }
-    return push_piece(r, self, 0, to, out);
-}
-
-static enum err_code split(struct chat_run *r, const struct chat_value *self,
-                           const struct chat_args *args, bool right, struct chat_value *out)
-{
-    struct chat_value v[2];
-    struct chat_str sep;
-    int64_t max;
-    CHAT_TRY(chat_bind(r, args, "split", "sep maxsplit", v));
-    CHAT_TRY(chat_arg_int(r, &v[1], "split", -1, &max));
-    CHAT_TRY(chat_list_new(r, 0, out));
-    CHAT_TRY(chat_step(r, self->u.s.len));
-    if (v[0].type == CHAT_MISSING || v[0].type == CHAT_NONE) {
-        CHAT_TRY(right ? rsplit_space(r, self, max, out) : split_space(r, self, max, out));
-    } else {
-        CHAT_TRY(chat_arg_str(r, &v[0], "split", &sep));
-        if (sep.len == 0)
-            return chat_fail(r, "split: empty separator");
-        CHAT_TRY(right ? rsplit_at(r, self, &sep, max, out) : split_at(r, self, &sep, max, out));
-    }
-    if (right)
-        turn_around(out->u.list);
-    return ERR_OK;
-}
-
-static enum err_code str_split(METHOD_ARGS)
-{
-    return split(r, self, args, false, out);
-}
-
-static enum err_code str_rsplit(METHOD_ARGS)
-{
-    return split(r, self, args, true, out);
-}
-
-static bool is_line_end(uint32_t cp)
-{
-    return (cp >= 10 && cp <= 13) || (cp >= 28 && cp <= 30) || cp == 0x85 || cp == 0x2028 ||
-           cp == 0x2029;
-}
-
-enum err_code chat_splitlines(struct chat_run *r, const struct chat_value *s, bool keep,
-                              struct chat_value *out)
-{
-    const char *text = chat_text(&s->u.s);
-    size_t len = s->u.s.len, from = 0, at = 0, w;
-    CHAT_TRY(chat_step(r, len));
-    CHAT_TRY(chat_list_new(r, 0, out));
-    while (at < len) {
-        uint32_t cp = chat_cp_at(text + at, len - at, &w);
-        size_t end = at;
-        at += w;
-        if (!is_line_end(cp))
-            continue;
-        if (cp == '\r' && at < len && text[at] == '\n')
-            at++;
-        CHAT_TRY(push_piece(r, s, from, keep ? at : end, out));
-        from = at;
-    }
-    return from < len ? push_piece(r, s, from, len, out) : ERR_OK;
-}
-
-static enum err_code str_splitlines(METHOD_ARGS)
-{
-    struct chat_value v[1];
-    bool keep = false;
-    CHAT_TRY(chat_bind(r, args, "splitlines", "keepends", v));
-    CHAT_TRY(chat_truth(r, &v[0], &keep));
-    return chat_splitlines(r, self, keep, out);
-}
 
 /* A prefix or suffix, or a tuple of them, within [start, end). */
 static enum err_code affix(struct chat_run *r, const struct chat_value *self,
@@ -253,12 +32,12 @@ static enum err_code affix(struct chat_run *r, const struct chat_value *self,
     return ERR_OK;
 }
 
-static enum err_code str_startswith(METHOD_ARGS)
+static enum err_code str_startswith(CHAT_METHOD_ARGS)
 {
     return affix(r, self, args, false, out);
 }
 
-static enum err_code str_endswith(METHOD_ARGS)
+static enum err_code str_endswith(CHAT_METHOD_ARGS)
 {
     return affix(r, self, args, true, out);
 }
@@ -295,7 +74,7 @@ enum err_code chat_replace(struct chat_run *r, const struct chat_str s[3], int64
     return ERR_OK;
 }
 
-static enum err_code str_replace(METHOD_ARGS)
+static enum err_code str_replace(CHAT_METHOD_ARGS)
 {
     struct chat_value v[3];
     struct chat_str s[3] = {self->u.s};
@@ -323,27 +102,27 @@ static enum err_code change_case(struct chat_run *r, const struct chat_value *se
     return ERR_OK;
 }
 
-static enum err_code str_upper(METHOD_ARGS)
+static enum err_code str_upper(CHAT_METHOD_ARGS)
 {
     return change_case(r, self, args, CASE_UPPER, out);
 }
 
-static enum err_code str_lower(METHOD_ARGS)
+static enum err_code str_lower(CHAT_METHOD_ARGS)
 {
     return change_case(r, self, args, CASE_LOWER, out);
 }
 
-static enum err_code str_title(METHOD_ARGS)
+static enum err_code str_title(CHAT_METHOD_ARGS)
 {
     return change_case(r, self, args, CASE_TITLE, out);
 }
 
-static enum err_code str_capitalize(METHOD_ARGS)
+static enum err_code str_capitalize(CHAT_METHOD_ARGS)
 {
     return change_case(r, self, args, CASE_CAPITAL, out);
 }
 
-static enum err_code str_swapcase(METHOD_ARGS)
+static enum err_code str_swapcase(CHAT_METHOD_ARGS)
 {
     return change_case(r, self, args, CASE_SWAP, out);
 }
@@ -372,7 +151,7 @@ enum err_code chat_str_join(struct chat_run *r, const struct chat_value *sep,
     return ERR_OK;
 }
 
-static enum err_code str_join(METHOD_ARGS)
+static enum err_code str_join(CHAT_METHOD_ARGS)
 {
     struct chat_value v[1];
     CHAT_TRY(chat_bind(r, args, "join", "-!", v));
@@ -418,12 +197,12 @@ static enum err_code search(struct chat_run *r, const struct chat_value *self,
     return ERR_OK;
 }
 
-static enum err_code str_find(METHOD_ARGS)
+static enum err_code str_find(CHAT_METHOD_ARGS)
 {
     return search(r, self, args, false, out);
 }
 
-static enum err_code str_rfind(METHOD_ARGS)
+static enum err_code str_rfind(CHAT_METHOD_ARGS)
 {
     return search(r, self, args, true, out);
 }
@@ -433,19 +212,19 @@ static enum err_code found(struct chat_run *r, const struct chat_value *out)
     return out->u.i < 0 ? chat_fail(r, "index: substring not found") : ERR_OK;
 }
 
-static enum err_code str_index(METHOD_ARGS)
+static enum err_code str_index(CHAT_METHOD_ARGS)
 {
     CHAT_TRY(search(r, self, args, false, out));
     return found(r, out);
 }
 
-static enum err_code str_rindex(METHOD_ARGS)
+static enum err_code str_rindex(CHAT_METHOD_ARGS)
 {
     CHAT_TRY(search(r, self, args, true, out));
     return found(r, out);
 }
 
-static enum err_code str_count(METHOD_ARGS)
+static enum err_code str_count(CHAT_METHOD_ARGS)
 {
     struct chat_value part;
     struct chat_str want;
@@ -475,48 +254,17 @@ static enum err_code remove_affix(struct chat_run *r, const struct chat_value *s
     return ERR_OK;
 }
 
-static enum err_code str_removeprefix(METHOD_ARGS)
+static enum err_code str_removeprefix(CHAT_METHOD_ARGS)
 {
     return remove_affix(r, self, args, false, out);
 }
 
-static enum err_code str_removesuffix(METHOD_ARGS)
+static enum err_code str_removesuffix(CHAT_METHOD_ARGS)
 {
     return remove_affix(r, self, args, true, out);
 }
 
-static enum err_code partition(struct chat_run *r, const struct chat_value *self,
-                               const struct chat_args *args, bool right, struct chat_value *out)
-{
-    struct chat_value v[1];
-    struct chat_str sep;
-    const struct chat_str *s = &self->u.s;
-    CHAT_TRY(chat_bind(r, args, "partition", "-!", v));
-    CHAT_TRY(chat_arg_str(r, &v[0], "partition", &sep));
-    if (sep.len == 0)
-        return chat_fail(r, "partition: empty separator");
-    size_t hit = right ? chat_rfind(s, &sep, s->len) : chat_find(s, &sep, 0);
-    bool none = hit == SIZE_MAX;
-    size_t a = none ? (right ? 0 : s->len) : hit, b = none ? a : hit + sep.len;
-    CHAT_TRY(chat_list_new(r, 3, out));
-    CHAT_TRY(push_piece(r, self, 0, a, out));
-    CHAT_TRY(push_piece(r, self, a, b, out));
-    CHAT_TRY(push_piece(r, self, b, s->len, out));
-    out->type = CHAT_TUPLE;
-    return ERR_OK;
-}
-
-static enum err_code str_partition(METHOD_ARGS)
-{
-    return partition(r, self, args, false, out);
-}
-
-static enum err_code str_rpartition(METHOD_ARGS)
-{
-    return partition(r, self, args, true, out);
-}
-
-static enum err_code str_format(METHOD_ARGS)
+static enum err_code str_format(CHAT_METHOD_ARGS)
 {
     return chat_format(r, self, args, out);
 }
@@ -531,38 +279,38 @@ static enum err_code class_of(struct chat_run *r, const struct chat_value *self,
     return ERR_OK;
 }
 
-static enum err_code str_isalpha(METHOD_ARGS)
+static enum err_code str_isalpha(CHAT_METHOD_ARGS)
 {
     return class_of(r, self, args, CLASS_ALPHA, out);
 }
 
-static enum err_code str_isdigit(METHOD_ARGS)
+static enum err_code str_isdigit(CHAT_METHOD_ARGS)
 {
     return class_of(r, self, args, CLASS_DIGIT, out);
 }
 
-static enum err_code str_isalnum(METHOD_ARGS)
+static enum err_code str_isalnum(CHAT_METHOD_ARGS)
 {
     return class_of(r, self, args, CLASS_ALNUM, out);
 }
 
-static enum err_code str_isspace(METHOD_ARGS)
+static enum err_code str_isspace(CHAT_METHOD_ARGS)
 {
     return class_of(r, self, args, CLASS_SPACE, out);
 }
 
-static enum err_code str_isupper(METHOD_ARGS)
+static enum err_code str_isupper(CHAT_METHOD_ARGS)
 {
     return class_of(r, self, args, CLASS_UPPER, out);
 }
 
-static enum err_code str_islower(METHOD_ARGS)
+static enum err_code str_islower(CHAT_METHOD_ARGS)
 {
     return class_of(r, self, args, CLASS_LOWER, out);
 }
 
 /* Python has these; templates have not been seen to use them. */
-static enum err_code unsupported(METHOD_ARGS)
+static enum err_code unsupported(CHAT_METHOD_ARGS)
 {
     (void)self;
     (void)args;
@@ -570,7 +318,7 @@ static enum err_code unsupported(METHOD_ARGS)
     return chat_fail(r, "this method is not supported");
 }
 
-static enum err_code dict_get(METHOD_ARGS)
+static enum err_code dict_get(CHAT_METHOD_ARGS)
 {
     struct chat_value v[2];
     const struct chat_value *hit;
@@ -593,29 +341,29 @@ static enum err_code dict_view(struct chat_run *r, const struct chat_value *self
     return ERR_OK;
 }
 
-static enum err_code dict_keys(METHOD_ARGS)
+static enum err_code dict_keys(CHAT_METHOD_ARGS)
 {
     return dict_view(r, self, args, CHAT_VIEW_KEYS, out);
 }
 
-static enum err_code dict_values(METHOD_ARGS)
+static enum err_code dict_values(CHAT_METHOD_ARGS)
 {
     return dict_view(r, self, args, CHAT_VIEW_VALUES, out);
 }
 
-static enum err_code dict_items(METHOD_ARGS)
+static enum err_code dict_items(CHAT_METHOD_ARGS)
 {
     return dict_view(r, self, args, CHAT_VIEW_ITEMS, out);
 }
 
-static enum err_code copy_self(METHOD_ARGS)
+static enum err_code copy_self(CHAT_METHOD_ARGS)
 {
     CHAT_TRY(chat_bind(r, args, "copy", "", NULL));
     *out = *self; /* nothing can change it */
     return ERR_OK;
 }
 
-static enum err_code list_count(METHOD_ARGS)
+static enum err_code list_count(CHAT_METHOD_ARGS)
 {
     struct chat_value v[1];
     int64_t n = 0;
@@ -629,7 +377,7 @@ static enum err_code list_count(METHOD_ARGS)
     return ERR_OK;
 }
 
-static enum err_code list_index(METHOD_ARGS)
+static enum err_code list_index(CHAT_METHOD_ARGS)
 {
     struct chat_value v[1];
     CHAT_TRY(chat_bind(r, args, "index", "-!", v));
@@ -644,7 +392,7 @@ static enum err_code list_index(METHOD_ARGS)
     return chat_fail(r, "index: not in the list");
 }
 
-static enum err_code cycler_next(METHOD_ARGS)
+static enum err_code cycler_next(CHAT_METHOD_ARGS)
 {
     struct chat_cycler *c = self->u.cycler;
     CHAT_TRY(chat_bind(r, args, "next", "", NULL));
@@ -653,7 +401,7 @@ static enum err_code cycler_next(METHOD_ARGS)
     return ERR_OK;
 }
 
-static enum err_code cycler_reset(METHOD_ARGS)
+static enum err_code cycler_reset(CHAT_METHOD_ARGS)
 {
     CHAT_TRY(chat_bind(r, args, "reset", "", NULL));
     self->u.cycler->pos = 0;
@@ -664,12 +412,12 @@ static enum err_code cycler_reset(METHOD_ARGS)
 static const struct {
     enum chat_type type;
     const char *name;
-    enum err_code (*fn)(METHOD_ARGS);
+    enum err_code (*fn)(CHAT_METHOD_ARGS);
 } methods[] = {
-    {CHAT_STR, "split", str_split},
-    {CHAT_STR, "strip", str_strip},
-    {CHAT_STR, "lstrip", str_lstrip},
-    {CHAT_STR, "rstrip", str_rstrip},
+    {CHAT_STR, "split", chat_str_split},
+    {CHAT_STR, "strip", chat_str_strip},
+    {CHAT_STR, "lstrip", chat_str_lstrip},
+    {CHAT_STR, "rstrip", chat_str_rstrip},
     {CHAT_STR, "startswith", str_startswith},
     {CHAT_STR, "endswith", str_endswith},
     {CHAT_STR, "replace", str_replace},
@@ -680,8 +428,8 @@ static const struct {
     {CHAT_STR, "capitalize", str_capitalize},
     {CHAT_STR, "swapcase", str_swapcase},
     {CHAT_STR, "join", str_join},
-    {CHAT_STR, "rsplit", str_rsplit},
-    {CHAT_STR, "splitlines", str_splitlines},
+    {CHAT_STR, "rsplit", chat_str_rsplit},
+    {CHAT_STR, "splitlines", chat_str_splitlines},
     {CHAT_STR, "find", str_find},
     {CHAT_STR, "rfind", str_rfind},
     {CHAT_STR, "index", str_index},
@@ -689,8 +437,8 @@ static const struct {
     {CHAT_STR, "count", str_count},
     {CHAT_STR, "removeprefix", str_removeprefix},
     {CHAT_STR, "removesuffix", str_removesuffix},
-    {CHAT_STR, "partition", str_partition},
-    {CHAT_STR, "rpartition", str_rpartition},
+    {CHAT_STR, "partition", chat_str_partition},
+    {CHAT_STR, "rpartition", chat_str_rpartition},
     {CHAT_STR, "isalpha", str_isalpha},
     {CHAT_STR, "isdigit", str_isdigit},
     {CHAT_STR, "isalnum", str_isalnum},

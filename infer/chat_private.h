@@ -544,8 +544,20 @@ enum err_code chat_strftime(struct chat_run *r, const struct chat_value *fmt,
 enum err_code chat_loop_attr(struct chat_run *r, const struct chat_value *loop,
                              const struct chat_str *name, struct chat_value *out);
 
+/* chat_cut.c */
+#define CHAT_METHOD_ARGS                                                                           \
+    struct chat_run *r, const struct chat_value *self, const struct chat_args *args,               \
+        struct chat_value *out
+enum err_code chat_str_strip(CHAT_METHOD_ARGS);
+enum err_code chat_str_lstrip(CHAT_METHOD_ARGS);
+enum err_code chat_str_rstrip(CHAT_METHOD_ARGS);
+enum err_code chat_str_split(CHAT_METHOD_ARGS);
+enum err_code chat_str_rsplit(CHAT_METHOD_ARGS);
+enum err_code chat_str_splitlines(CHAT_METHOD_ARGS);
+enum err_code chat_str_partition(CHAT_METHOD_ARGS);
+enum err_code chat_str_rpartition(CHAT_METHOD_ARGS);
+
 /* chat_json.c */
-struct json_t;
 enum err_code chat_tojson(struct chat_run *r, const struct chat_value *in,
                           const struct chat_args *args, struct chat_value *out);
 

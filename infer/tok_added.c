@@ -9,7 +9,7 @@
 struct tok_added_entry {
     const char *s;
     size_t len;
-    size_t token; /* index in tokens: of equal texts the first one counts */
+    size_t token; /* index in tokens */
 };
 
 /* ---- reading ------------------------------------------------------------------------------ */
@@ -67,6 +67,8 @@ static enum err_code add_token(struct tok_added *a, struct tok_added_token t,
         if (rc != ERR_OK)
             return rc;
     }
+    if (content.len == 0)
+        return err_set(e, ERR_INPUT, "content: the normalizer leaves nothing of it");
     t.off = a->blob.len;
     t.len = content.len;
     strbuf_append(&a->blob, content.s, content.len);
@@ -95,10 +97,18 @@ static enum err_code build_set(struct tok_added *a, struct tok_added_set *set, b
         return err_set(e, ERR_NOMEM, "out of memory");
     for (size_t i = 0; i < a->n; i++) {
         const struct tok_added_token *t = &a->tokens[i];
-        if (t->normalized == normalized && t->len > 0)
+        if (t->normalized == normalized)
             set->v[set->n++] = (struct tok_added_entry){a->blob.data + t->off, t->len, i};
     }
     qsort(set->v, set->n, sizeof *set->v, compare_entries);
+    /* The library takes either of two tokens that are normalized to one text, by chance. */
+    for (size_t i = 1; i < set->n; i++) {
+        const struct tok_added_entry *x = &set->v[i - 1], *y = &set->v[i];
+        if (x->len == y->len && memcmp(x->s, y->s, x->len) == 0)
+            return err_set(e, ERR_INPUT, "added_tokens: ids %d and %d have the same text '%.*s'",
+                           a->tokens[x->token].id, a->tokens[y->token].id, (int)MIN2(x->len, 80),
+                           x->s);
+    }
     size_t at = 0;
     for (unsigned b = 0; b < 257; b++) {
         while (at < set->n && (uint8_t)set->v[at].s[0] < b)
@@ -228,6 +238,16 @@ bool tok_added_is_control(const struct tok_added *a, int32_t id)
     return a->tokens[a->by_id[id]].special || a->tokens[a->by_id[id]].guarded;
 }
 
+struct tok_text tok_added_text(const struct tok_added *a, const struct tok_vocab *v, int32_t id)
+{
+    if (id >= 0 && id < a->n_ids && a->by_id[id] >= 0) {
+        const struct tok_added_token *t = &a->tokens[a->by_id[id]];
+        if (t->normalized)
+            return (struct tok_text){a->blob.data + t->off, t->len};
+    }
+    return tok_vocab_text(v, id);
+}
+
 int32_t tok_added_find(const struct tok_added *a, const struct tok_vocab *v, const char *s,
                        size_t len)
 {
@@ -327,6 +347,8 @@ static enum err_code touches_word(const struct tok_added *a, struct tok_text t, 
     return rc;
 }
 
+/* A token may begin in white space that the last match has swallowed. It counts all the same, in
+ * the library too, unless it strips its left side: then nothing is left of it. */
 static void swallow_spaces(const struct tok_added_token *t, const struct tok_added_walk *w,
                            struct tok_added_match *m)
 {
@@ -339,6 +361,8 @@ static void swallow_spaces(const struct tok_added_token *t, const struct tok_add
             break;
         m->start = c;
     }
+    if (t->lstrip && m->start < w->done)
+        m->start = w->done;
     while (t->rstrip && m->end < w->text.len) {
         const char *p = w->text.s + m->end;
         if (!is_space(str_utf8_next(&p)))
@@ -372,6 +396,8 @@ enum err_code tok_added_next(const struct tok_added *a, const struct tok_added_s
         if (skip)
             continue;
         swallow_spaces(t, w, m);
+        if (m->start >= m->end)
+            continue;
         *found = true;
         return ERR_OK;
     }

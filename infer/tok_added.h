@@ -43,7 +43,8 @@ struct tok_added_walk {
 };
 
 struct tok_added_match {
-    size_t start, end; /* start may lie before the last match's end: then nothing lies between */
+    size_t start, end; /* with the white space that it swallows; start may lie before the last
+                          match's end, then nothing lies between */
     int32_t id;
 };
 
@@ -56,6 +57,9 @@ void tok_added_guard(struct tok_added *a, const struct tok_vocab *v, struct tok_
 bool tok_added_is_special(const struct tok_added *a, int32_t id);
 /* Is it an added token that only trusted text may form? */
 bool tok_added_is_control(const struct tok_added *a, int32_t id);
+/* What the id decodes to: for a token that is matched in normalized text that text, as in the
+ * library, else its own. s is NULL when there is no such id. */
+struct tok_text tok_added_text(const struct tok_added *a, const struct tok_vocab *v, int32_t id);
 /* Id of the added token with this text, or -1. */
 int32_t tok_added_find(const struct tok_added *a, const struct tok_vocab *v, const char *s,
                        size_t len);

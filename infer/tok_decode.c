@@ -133,7 +133,7 @@ static enum err_code run_replace(const struct run *r, size_t k, struct tok_text 
     struct strbuf *b = &r->s->stage[k].held;
     struct tok_search *s = &r->s->search;
     size_t done = 0;
-    bool found = true;
+    bool found = t.len > 0; /* an empty token has no match, not even an empty one */
     strbuf_clear(b);
     tok_regex_begin(s);
     while (found) {
@@ -154,6 +154,9 @@ static enum err_code run_replace(const struct run *r, size_t k, struct tok_text 
         if (found)
             strbuf_append(b, st->content, st->content_len);
         done = end;
+        enum err_code rc = tok_util_growth(MIN2(t.len, 4096), b->len, r->e);
+        if (rc != ERR_OK)
+            return rc;
     }
     enum err_code rc = strbuf_ok(b, r->e);
     if (rc != ERR_OK)

@@ -189,6 +189,8 @@ static enum err_code run_replace(const struct tok_norm_op *op, struct tok_norm_s
 {
     size_t done = 0;
     bool found;
+    if (in.len == 0) /* has no match, not even an empty one */
+        return ERR_OK;
     tok_regex_begin(&s->search);
     for (;;) {
         enum err_code rc = next_match(op, &s->search, in, &found, e);
@@ -204,6 +206,9 @@ static enum err_code run_replace(const struct tok_norm_op *op, struct tok_norm_s
         if (trust.map)
             put_trust(&s->trust[to], op->content_len,
                       done > stop && all_trusted(trust, stop, done - stop));
+        rc = tok_util_growth(s->n_in, s->text[to].len, e);
+        if (rc != ERR_OK)
+            return rc;
     }
 }
 
@@ -212,6 +217,7 @@ enum err_code tok_norm_run(const struct tok_norm *n, struct tok_norm_scratch *s,
                            struct tok_trust *out_trust, struct err *e)
 {
     enum err_code rc = ERR_OK;
+    s->n_in = in.len;
     for (size_t i = 0; i < n->n && rc == ERR_OK; i++) {
         const struct tok_norm_op *op = &n->ops[i];
         int to = (int)(i & 1);

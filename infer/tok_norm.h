@@ -22,6 +22,7 @@ struct tok_norm {
 /* One caller's work space; zero it before the first use. */
 struct tok_norm_scratch {
     struct strbuf text[2], trust[2];
+    size_t n_in;  /* bytes of the text that came in */
     int32_t *cps; /* NFC */
     size_t n_cps, cps_cap;
     int32_t *sorted;

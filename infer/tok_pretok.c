@@ -218,6 +218,8 @@ enum err_code tok_pretok_run(const struct tok_pretok *p, struct tok_pretok_scrat
         rc = err_set(e, ERR_NOMEM, "out of memory");
     for (size_t i = 0; i < p->n && rc == ERR_OK; i++) {
         rc = run_op(&p->ops[i], s, from, to, e);
+        if (rc == ERR_OK)
+            rc = tok_util_growth(in.len, to->text.len, e);
         struct tok_pieces *t = from;
         from = to;
         to = t;

@@ -79,6 +79,16 @@ bool tok_util_grow(void *p, size_t *cap, size_t need, size_t size)
     return true;
 }
 
+enum err_code tok_util_growth(size_t n, size_t grown, struct err *e)
+{
+    size_t limit;
+    if (!checked_mul(n, 64, &limit) || !checked_add(limit, (size_t)1 << 20, &limit) ||
+        grown <= limit)
+        return ERR_OK;
+    return err_set(e, ERR_INPUT,
+                   "the tokenizer's rules make more than %zu bytes out of a text of %zu", limit, n);
+}
+
 char *tok_util_copy(struct tok_text t)
 {
     char *c = malloc(t.len + 1);

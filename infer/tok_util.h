@@ -24,6 +24,9 @@ MUST_USE enum err_code tok_util_pattern(const json_t *obj, struct tok_text *out,
 
 /* Makes room for `need` elements of `size` bytes; the array at *p and *cap grow by doubling. */
 MUST_USE bool tok_util_grow(void *p, size_t *cap, size_t need, size_t size);
+/* ERR_INPUT when a text of n bytes has grown to more than a file's rules may make of it: rules that
+ * feed each other must not eat the memory. */
+MUST_USE enum err_code tok_util_growth(size_t n, size_t grown, struct err *e);
 /* Heap copy with an end; NULL when memory is out. */
 char *tok_util_copy(struct tok_text t);
 

@@ -295,7 +295,7 @@ enum err_code tokenizer_encode_spans(const struct tokenizer *t, const struct tok
 enum err_code tok_stream_push(const struct tokenizer *t, struct tok_stream *s, int32_t id,
                               struct strbuf *out, struct err *e)
 {
-    struct tok_text token = tok_vocab_text(&t->bpe.vocab, id);
+    struct tok_text token = tok_added_text(&t->added, &t->bpe.vocab, id);
     if (!s->state)
         s->state = tok_decode_new(&t->decoder);
     if (!s->state)
@@ -335,7 +335,7 @@ enum err_code tokenizer_decode(const struct tokenizer *t, const int32_t *ids, si
 enum err_code tokenizer_piece(const struct tokenizer *t, int32_t id, struct strbuf *out,
                               struct err *e)
 {
-    struct tok_text token = tok_vocab_text(&t->bpe.vocab, id);
+    struct tok_text token = tok_added_text(&t->added, &t->bpe.vocab, id);
     if (!token.s)
         return err_set(e, ERR_INPUT, "found id %d, no token has it", id);
     return tok_decode_piece(&t->decoder, token, out, e);

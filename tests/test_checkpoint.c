@@ -486,6 +486,28 @@ START_TEST(rope_divisors_become_llama3_only_when_they_are_those)
 }
 END_TEST
 
+START_TEST(rope_scaling_keys_of_a_gguf_are_read)
+{
+    for (int yarn = 0; yarn < 2; yarn++) {
+        struct gguf_maker m = {.rng = {1, 0}};
+        tiny_gguf_keys(&m);
+        gguf_string(&m, "llama.rope.scaling.type", yarn ? "yarn" : "linear");
+        gguf_f32(&m, "llama.rope.scaling.factor", 4);
+        gguf_u32(&m, "llama.rope.scaling.original_context_length", 77);
+        gguf_f32(&m, "llama.rope.scaling.yarn_beta_fast", 16);
+        gguf_tensor(&m, "token_embd.weight", GGML_Q8_0, TINY_VOCAB, 64, NULL);
+        gguf_tensor(&m, "output_norm.weight", GGML_F32, 0, 64, NULL);
+        tiny_gguf_layers(&m, 0, 2);
+        put_gguf("m.gguf", &m);
+        good_and_runs(at("m.gguf"));
+        ck_assert_int_eq(c->hp.rope.kind, yarn ? ROPE_YARN : ROPE_LINEAR);
+        ck_assert(c->hp.rope.factor == 4);
+        if (yarn)
+            ck_assert(c->hp.rope.original_ctx == 77 && c->hp.rope.beta_fast == 16);
+    }
+}
+END_TEST
+
 START_TEST(a_vocabulary_that_cannot_be_used_is_said)
 {
     static const char *const tokens[] = {"a", "b", "a"};
@@ -599,6 +621,7 @@ Suite *test_suite(void)
     tcase_add_test(t, gguf_opens_under_canonical_names);
     tcase_add_test(t, split_gguf_is_one_checkpoint);
     tcase_add_test(t, rope_divisors_become_llama3_only_when_they_are_those);
+    tcase_add_test(t, rope_scaling_keys_of_a_gguf_are_read);
     tcase_add_test(t, a_vocabulary_that_cannot_be_used_is_said);
     tcase_add_loop_test(t, checkpoints_open_inside_archives, MAKE_TAR, MAKE_ZIP_STORED + 1);
     tcase_add_test(t, a_failing_allocation_is_said_and_leaks_nothing);

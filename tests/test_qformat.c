@@ -45,13 +45,11 @@ static struct wide wide_add(struct wide a, struct wide b)
         a = b;
         b = t;
     }
-    unsigned __int128 carry = 0;
-    bool borrow = false;
+    bool carry = false, borrow = false;
     for (int i = 0; i < WORDS; i++) {
         if (a.negative == b.negative) {
-            carry += (unsigned __int128)a.w[i] + b.w[i];
-            a.w[i] = (uint64_t)carry;
-            carry >>= 64;
+            bool over = __builtin_add_overflow(a.w[i], b.w[i], &a.w[i]);
+            carry = __builtin_add_overflow(a.w[i], (uint64_t)carry, &a.w[i]) || over;
         } else {
             uint64_t d = a.w[i] - b.w[i] - borrow;
             borrow = a.w[i] < b.w[i] || (a.w[i] == b.w[i] && borrow);

@@ -37,8 +37,8 @@ struct builder {
 struct tiny_model tiny_model_default(void)
 {
     return (struct tiny_model){.d_model = 128,
-                               .d_ff = 320,
-                               .n_layer = 3,
+                               .d_ff = 640,
+                               .n_layer = 2,
                                .n_head = 4,
                                .n_kv = 2,
                                .head_dim = 32,

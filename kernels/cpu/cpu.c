@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "common/par.h"
+#include "kernels/cpu/cpu_mma_private.h"
 #include "kernels/cpu/cpu_step.h"
 
 const char *cpu_isa_name(enum cpu_isa isa)
@@ -110,12 +111,13 @@ static enum err_code cpu_zero(struct kern *k, void *dst, size_t bytes, struct er
     return ERR_OK;
 }
 
-static size_t cpu_page_bytes(const struct kern *k, int n_kv, int head_dim)
+static size_t cpu_f32_page_bytes(const struct kern *k, int n_kv, int head_dim)
 {
-    return (size_t)n_kv * 2 * KERN_PAGE * (size_t)head_dim * kern_act_bytes(k);
+    (void)k;
+    return (size_t)n_kv * 2 * KERN_PAGE * (size_t)head_dim * sizeof(float);
 }
 
-static size_t cpu_f32_scratch_bytes(const struct kern *k, const struct kern_limits *l)
+static size_t cpu_scratch_bytes(const struct kern *k, const struct kern_limits *l)
 {
     (void)k;
     (void)l;
@@ -140,22 +142,24 @@ static enum err_code cpu_reserve(struct kern *k, const struct kern_limits *l, st
 
 /* ---- tables
  * -------------------------------------------------------------------------------------- */
-static const struct kern_table table_f32 = {.close = cpu_close,
-                                            .alloc = cpu_alloc,
-                                            .free = cpu_free,
-                                            .upload = cpu_copy,
-                                            .download = cpu_copy,
-                                            .zero = cpu_zero,
-                                            .weight_load = cpu_weight_load,
-                                            .weight_free = cpu_weight_free,
-                                            .weight_bytes = cpu_weight_bytes,
-                                            .page_bytes = cpu_page_bytes,
-                                            .scratch_bytes = cpu_f32_scratch_bytes,
-                                            .reserve = cpu_reserve,
-#define X(op) .op = cpu_##op,
-                                            KERN_OPS(X)
-#undef X
-};
+#define MEMORY                                                                                     \
+    .close = cpu_close, .alloc = cpu_alloc, .free = cpu_free, .upload = cpu_copy,                  \
+    .download = cpu_copy, .zero = cpu_zero, .scratch_bytes = cpu_scratch_bytes,                    \
+    .reserve = cpu_reserve
+#define SHARED                                                                                     \
+    .rms_norm = cpu_rms_norm, .act_mul = cpu_act_mul, .add = cpu_add, .route = cpu_route,          \
+    .combine = cpu_combine, .gather = cpu_gather, .logits = cpu_logits, .row_hash = cpu_row_hash
+
+static const struct kern_table tables[] = {
+    [KERN_F32] = {MEMORY, SHARED, .weight_load = cpu_weight_load, .weight_free = cpu_weight_free,
+                  .weight_bytes = cpu_weight_bytes, .page_bytes = cpu_f32_page_bytes,
+                  .embed = cpu_embed, .linear = cpu_linear, .expert_linear = cpu_expert_linear,
+                  .rope_kv = cpu_rope_kv, .attention = cpu_attention},
+    [KERN_MMA90] = {MEMORY, SHARED, .weight_load = cpu_mma_weight_load,
+                    .weight_free = cpu_mma_weight_free, .weight_bytes = cpu_mma_weight_bytes,
+                    .page_bytes = cpu_mma_page_bytes, .embed = cpu_mma_embed,
+                    .linear = cpu_mma_linear, .expert_linear = cpu_mma_expert_linear,
+                    .rope_kv = cpu_mma_rope_kv, .attention = cpu_mma_attention}};
 
 enum err_code cpu_open(struct kern **k, const struct kern_options *o, struct err *e)
 {
@@ -170,7 +174,7 @@ enum err_code cpu_open(struct kern **k, const struct kern_options *o, struct err
     struct cpu_kern *c = calloc(1, sizeof *c);
     if (!c)
         return err_set(e, ERR_NOMEM, "out of memory: %zu bytes", sizeof *c);
-    c->base = (struct kern){.table = &table_f32,
+    c->base = (struct kern){.table = &tables[o->arith],
                             .arith = o->arith,
                             .threads = o->threads ? o->threads : par_default_threads(),
                             .isa = cpu_isa_name(isa),

@@ -14,7 +14,9 @@
 
 #define VFN static inline __attribute__((always_inline, unused))
 
-#ifdef __clang__
+#if defined CPU_VEC_C
+#define V_UNROLL /* loops stay loops: see the end of this file */
+#elif defined __clang__
 #define V_UNROLL _Pragma("unroll")
 #else
 #define V_UNROLL _Pragma("GCC unroll 16")
@@ -422,5 +424,12 @@ VFN void v_store_bf16(uint16_t *p, vf a)
     vf r = v_select(inf, v_bits(rounded), v_bits(quiet));
     vi_store_u16(p, vi_bits(v_select(number, v_bits(rounded), r)));
 }
+
+/* The bodies over plain C are ordinary functions: a copy of each for every bit width and block of
+ * rows, unrolled over arrays of lanes, takes a compiler minutes and gains nothing that matters. */
+#if defined CPU_VEC_C
+#undef VFN
+#define VFN static __attribute__((unused))
+#endif
 
 #endif

@@ -1,6 +1,7 @@
 /* mutate.c: runs one parser over mutated seeds, the same on every machine.
  *
  *   mutate_<parser> [N [SEED]]
+ *   mutate_<parser> --seeds DIR    writes the seeds as files: a corpus for fuzz_<parser>
  *
  * Each of N inputs is a seed with one to eight changes: bits, bytes, runs cut, doubled or moved,
  * numbers replaced by extreme ones, the end cut off, or a piece of another seed. Inputs lie in
@@ -111,8 +112,27 @@ static bool run_one(const char *data, size_t n)
     return true;
 }
 
+static int write_seeds(const char *dir)
+{
+    struct strbuf seeds[SEEDS_MAX] = {0};
+    size_t n = fuzz_seeds(seeds, SEEDS_MAX);
+    bool ok = n > 0;
+    for (size_t i = 0; i < n; i++) {
+        char path[1024];
+        snprintf(path, sizeof path, "%s/seed-%02zu", dir, i);
+        FILE *f = fopen(path, "wb");
+        ok = ok && f && fwrite(seeds[i].data, 1, seeds[i].len, f) == seeds[i].len;
+        if (f && fclose(f))
+            ok = false;
+        strbuf_free(&seeds[i]);
+    }
+    return ok ? 0 : 5;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "--seeds") == 0)
+        return write_seeds(argv[2]);
     struct strbuf seeds[SEEDS_MAX] = {0};
     int64_t n = 2000, seed = 1;
     if ((argc > 1 && !str_to_i64(argv[1], 1, INT32_MAX, &n)) ||

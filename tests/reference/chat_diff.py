@@ -69,7 +69,7 @@ def environment():
 ENV = environment()
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=128)
 def python_template(text):
     return ENV.from_string(text)
 
