@@ -136,24 +136,40 @@ START_TEST(dense_values_come_back)
 }
 END_TEST
 
-/* Scales just below the bound are re-encoded exactly; at the bound they are not taken. */
-START_TEST(the_fast_encoding_has_a_bound)
+/* Every bf16 scale that an encoding takes comes back from it, and none that it takes becomes an
+ * infinity. */
+START_TEST(the_encodings_have_bounds)
 {
     for (size_t b = 0; b < ARRAY_LEN(all_bits); b++) {
         int bits = all_bits[b];
         for (uint32_t h = 0; h < 65536; h++) {
             uint16_t stored = (uint16_t)h;
             float s = bf16_to_f32(stored);
-            bool fits = fabsf(s) < 8.0f / (float)(1 << bits);
-            ck_assert(cuda_order_fits_fast((const uint8_t *)&stored, 1, bits) == fits);
-            if (!fits)
-                continue;
-            float coded = cuda_order_encode(s, bits);
-            ck_assert(isfinite(coded));
-            ck_assert_uint_eq(f32_bits(coded) & 0xffff, 0);
-            ck_assert_uint_eq(f32_bits(cuda_order_decode(coded, bits)), f32_bits(s));
+            enum cuda_scale t = cuda_order_choose((const uint8_t *)&stored, 1, bits);
+            ck_assert((t != CUDA_SCALE_BF16) == (fabsf(s) < 8.0f / (float)(1 << bits)));
+            ck_assert((t == CUDA_SCALE_LOW) == (bits == 4 && fabsf(s) < 0x1p-5f));
+            for (int row = 0; row < 16 && t != CUDA_SCALE_BF16; row += 8) {
+                int power = cuda_order_power(t, bits, row);
+                float coded = cuda_order_encode(s, power);
+                ck_assert(isfinite(coded));
+                ck_assert_uint_eq(f32_bits(coded) & 0xffff, 0);
+                ck_assert_uint_eq(f32_bits(cuda_order_decode(coded, power)), f32_bits(s));
+            }
         }
     }
+}
+END_TEST
+
+/* One scale decides for the whole matrix. */
+START_TEST(the_largest_scale_chooses)
+{
+    uint16_t s[3] = {bf16_from_f32(0.01f), bf16_from_f32(-0.02f), bf16_from_f32(0.03f)};
+    const uint8_t *p = (const uint8_t *)s;
+    ck_assert_int_eq(cuda_order_choose(p, 3, 4), CUDA_SCALE_LOW);
+    s[0] = bf16_from_f32(-0.03125f);
+    ck_assert_int_eq(cuda_order_choose(p, 3, 4), CUDA_SCALE_FAST);
+    s[2] = bf16_from_f32(0.5f);
+    ck_assert_int_eq(cuda_order_choose(p, 3, 4), CUDA_SCALE_BF16);
 }
 END_TEST
 
@@ -165,7 +181,8 @@ Suite *test_suite(void)
     tcase_add_loop_test(c, every_code_bit_has_its_own_place, 0, ARRAY_LEN(all_bits));
     tcase_set_timeout(c, 60);
     tcase_add_test(c, dense_values_come_back);
-    tcase_add_test(c, the_fast_encoding_has_a_bound);
+    tcase_add_test(c, the_encodings_have_bounds);
+    tcase_add_test(c, the_largest_scale_chooses);
     suite_add_tcase(s, c);
     return s;
 }

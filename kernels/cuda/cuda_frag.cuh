@@ -39,9 +39,15 @@ __device__ static inline void frag_mma(float acc[4], const uint32_t a[4], uint32
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ static inline uint32_t frag_both(uint32_t low_half)
+/* One half of a word in both; as moves, which become modifiers of the multiply-add. */
+__device__ static inline uint32_t frag_both(uint32_t w, bool high)
 {
-    return __byte_perm(low_half, 0, 0x1010);
+    uint32_t d;
+    if (high)
+        asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(d) : "r"(w));
+    else
+        asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(d) : "r"(w));
+    return d;
 }
 
 /* ---- codes ------------------------------------------------------------------------------------
@@ -138,8 +144,8 @@ __device__ static inline void frag_load_scale(const uint8_t *scales, int group, 
             f.b[0] = elem_bits(f16_to_f32((uint16_t)v.y));
             f.b[1] = elem_bits(f16_to_f32((uint16_t)(v.y >> 16)));
         } else {
-            f.s[0] = __byte_perm(v.x, 0, 0x1010), f.s[1] = __byte_perm(v.x, 0, 0x3232);
-            f.b[0] = __byte_perm(v.y, 0, 0x1010), f.b[1] = __byte_perm(v.y, 0, 0x3232);
+            f.s[0] = frag_both(v.x, false), f.s[1] = frag_both(v.x, true);
+            f.b[0] = frag_both(v.y, false), f.b[1] = frag_both(v.y, true);
         }
     }
 }
@@ -153,7 +159,10 @@ __device__ static inline void frag_step(const frag_words<BITS> &f, const frag_sc
 {
 #pragma unroll
     for (int r = 0; r < 4; r++) {
-        if constexpr (BITS == CUDA_DENSE) {
+        if constexpr (SCALE == CUDA_SCALE_LOW) {
+            uint32_t w = r < 2 ? f.w[s] : f.w[s] >> 8;
+            a[r] = frag_fma2(w & (r & 1 ? 0x00f000f0u : 0x000f000fu), sc.s[r & 1], sc.b[r & 1]);
+        } else if constexpr (BITS == CUDA_DENSE) {
             a[r] = f.w[4 * s + r];
         } else if constexpr (SCALE == CUDA_SCALE_FAST) {
             a[r] = frag_fma2(frag_codes<BITS, 8 - BITS>(f, s, r), sc.s[r & 1], sc.b[r & 1]);

@@ -123,6 +123,9 @@ template <int BITS>
 static void launch_plain_bits(const struct cuda_products *all, cudaStream_t stream)
 {
     switch (all->part[0].order.scale) {
+    case CUDA_SCALE_LOW:
+        launch_plain<4, CUDA_SCALE_LOW>(all, stream);
+        break;
     case CUDA_SCALE_NONE:
     case CUDA_SCALE_FAST:
         launch_plain<BITS, CUDA_SCALE_FAST>(all, stream);
@@ -197,10 +200,18 @@ __global__ static void plant_neighbour(struct cuda_product p, int n_tok)
         p.out[t * p.out_stride + r] += 0.0f * p.out[(t - 1) * p.out_stride + r];
 }
 
+static void run_products(const struct cuda_kern *c, const struct cuda_products *all)
+{
+    int path = c->force_path;
+    if ((path == CUDA_PATH_AUTO || path == CUDA_PATH_FEW) && cuda_few_run(c, all))
+        return;
+    run_plain(all, c->stream);
+}
+
 /* Parts of one format go in one launch. */
 extern "C" enum err_code cuda_linear(struct kern *k, const struct linear_args *a, struct err *e)
 {
-    cudaStream_t stream = cuda_of(k)->stream;
+    struct cuda_kern *c = cuda_of(k);
     enum kern_fault fault = kern_planted();
     if (a->n_tok == 0)
         return ERR_OK;
@@ -214,9 +225,9 @@ extern "C" enum err_code cuda_linear(struct kern *k, const struct linear_args *a
             all.part[all.n_parts++] = product_of(&a->part[i++]);
         while (i < a->n_parts &&
                same_format(&all.part[0].order, &cuda_weight_of(a->part[i].w)->order));
-        run_plain(&all, stream);
+        run_products(c, &all);
         for (int j = 0; fault == KERN_FAULT_NEIGHBOUR && j < all.n_parts; j++)
-            plant_neighbour<<<(unsigned)((all.part[j].rows + 255) / 256), 256, 0, stream>>>(
+            plant_neighbour<<<(unsigned)((all.part[j].rows + 255) / 256), 256, 0, c->stream>>>(
                 all.part[j], a->n_tok);
     }
     return cuda_launched("linear", e);

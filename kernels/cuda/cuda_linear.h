@@ -35,4 +35,8 @@ enum cuda_path {
     CUDA_PATH_MANY   /* wgmma */
 };
 
+/* False when the path does not take the shape; then nothing is launched. */
+bool cuda_few_run(const struct cuda_kern *c, const struct cuda_products *all);
+bool cuda_some_run(const struct cuda_kern *c, const struct cuda_products *all);
+
 #endif

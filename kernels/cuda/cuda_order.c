@@ -26,24 +26,26 @@ struct cuda_order cuda_order_affine(struct qformat q, enum cuda_scale scale, int
     return o;
 }
 
-bool cuda_order_fits_fast(const uint8_t *scales, int64_t n, int bits)
+enum cuda_scale cuda_order_choose(const uint8_t *scales, int64_t n, int bits)
 {
-    float limit = 8.0f / (float)(1u << bits);
-    for (int64_t i = 0; i < n; i++) {
-        if (!(fabsf(qformat_scale(scales, DT_BF16, i)) < limit))
-            return false;
+    float limit = 8.0f / (float)(1u << bits), low = bits == 4 ? 0x1p-5f : 0.0f;
+    bool fast = true;
+    for (int64_t i = 0; i < n && fast; i++) {
+        float s = fabsf(qformat_scale(scales, DT_BF16, i));
+        fast = s < limit; /* false for a NaN */
+        low = s < low ? low : 0.0f;
     }
-    return true;
+    return !fast ? CUDA_SCALE_BF16 : low > 0.0f ? CUDA_SCALE_LOW : CUDA_SCALE_FAST;
 }
 
 static void put_scale(const struct cuda_order *o, uint8_t *scales, int at, const uint8_t *from,
-                      int64_t i, enum dtype type, bool bias)
+                      int64_t i, enum dtype type, int power)
 {
     float v = qformat_scale(from, type, i);
     if (o->scale == CUDA_SCALE_F32)
         memcpy(scales + 4 * at, &v, sizeof v);
-    else if (o->scale == CUDA_SCALE_FAST && !bias)
-        store_u16(scales + 2 * at, bf16_from_f32(cuda_order_encode(v, o->bits)));
+    else if (power)
+        store_u16(scales + 2 * at, bf16_from_f32(cuda_order_encode(v, power)));
     else
         memcpy(scales + 2 * at, from + 2 * i, 2);
 }
@@ -72,7 +74,7 @@ static void put_codes(const struct cuda_order *o, uint8_t *piece, int row, const
 void cuda_order_put(const struct cuda_order *o, uint8_t *tile, int row, const uint8_t *codes,
                     const uint8_t *scales, const uint8_t *biases, enum dtype type)
 {
-    int groups = CUDA_PIECE_K / o->group;
+    int groups = CUDA_PIECE_K / o->group, power = cuda_order_power(o->scale, o->bits, row);
     for (int p = 0; p < o->n_pieces; p++) {
         uint8_t *piece = tile + (size_t)p * (size_t)o->piece_bytes;
         int64_t k0 = (int64_t)p * CUDA_PIECE_K;
@@ -81,8 +83,8 @@ void cuda_order_put(const struct cuda_order *o, uint8_t *tile, int row, const ui
         for (int g = 0; g < groups && g * o->group < n; g++) {
             int at = cuda_order_scale_at(g, row);
             int64_t i = k0 / o->group + g;
-            put_scale(o, piece + o->scales_at, at, scales, i, type, false);
-            put_scale(o, piece + o->scales_at, at + 2, biases, i, type, true);
+            put_scale(o, piece + o->scales_at, at, scales, i, type, power);
+            put_scale(o, piece + o->scales_at, at + 2, biases, i, type, 0);
         }
     }
 }

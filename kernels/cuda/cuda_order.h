@@ -14,10 +14,12 @@
  * word, the odd one's at 16 + p * i, so that one mask takes two codes of a register to where a pair
  * of bf16 has them. A lane's words are adjacent, in loads of 16 bytes (8 in a plane of one bit).
  *
- * Scales of a group: for g = 0..7 the scale of row g, that of row g + 8, and the two biases. With
- * CUDA_SCALE_FAST a bf16 scale is stored times 2^(125 + bits): an exact re-encoding, taken when
- * every scale of the matrix is below 2^(3 - bits). A code shifted to end at bit 7 is q * 2^(-125 -
- * bits) when it is read as a (subnormal) bf16, so that one fused multiply-add gives rule 1.
+ * Scales of a group: for g = 0..7 the scale of row g, that of row g + 8, and the two biases. A code
+ * that begins at bit i of a half is q * 2^(i - 133) when it is read as a (subnormal) bf16: with the
+ * scale stored times 2^(133 - i), one fused multiply-add gives rule 1. The re-encoding is exact; it
+ * is taken when no scale of the matrix becomes an infinity by it. CUDA_SCALE_FAST has codes that
+ * end at bit 7 (scales below 2^(3 - bits)); CUDA_SCALE_LOW, for 4 bits, takes the codes of rows
+ * g from bits 0..3 and of rows g + 8 from bits 4..7, where they are (scales below 2^-5).
  *
  * Nothing is lost: cuda_order_code and cuda_order_scale give back what the checkpoint holds. K
  * beyond the row's end and rows beyond the last have codes, scales, biases and values of zero.
@@ -39,6 +41,7 @@
 
 enum cuda_scale {
     CUDA_SCALE_NONE, /* dense */
+    CUDA_SCALE_LOW,  /* bf16, re-encoded; 4 bits */
     CUDA_SCALE_FAST, /* bf16, re-encoded */
     CUDA_SCALE_BF16,
     CUDA_SCALE_F16,
@@ -119,15 +122,23 @@ CUDA_ORDER_FN uint32_t cuda_order_code(const uint8_t *piece, int bits, int plane
     return q;
 }
 
-/* Scale times 2^(125 + bits), in two exact steps, and back. */
-CUDA_ORDER_FN float cuda_order_encode(float s, int bits)
+/* A scale is stored times 2^this. */
+CUDA_ORDER_FN int cuda_order_power(enum cuda_scale t, int bits, int row)
 {
-    return s * 0x1p100f * (float)(1u << 25) * (float)(1u << bits);
+    if (t == CUDA_SCALE_LOW)
+        return row & 8 ? 129 : 133;
+    return t == CUDA_SCALE_FAST ? 125 + bits : 0;
 }
 
-CUDA_ORDER_FN float cuda_order_decode(float s, int bits)
+/* s * 2^power and s * 2^-power, in exact steps. */
+CUDA_ORDER_FN float cuda_order_encode(float s, int power)
 {
-    return s / (float)(1u << bits) * 0x1p-25f * 0x1p-100f;
+    return power ? s * 0x1p100f * (float)(1u << 20) * (float)(1u << (power - 120)) : s;
+}
+
+CUDA_ORDER_FN float cuda_order_decode(float s, int power)
+{
+    return power ? s / (float)(1u << (power - 120)) * 0x1p-20f * 0x1p-100f : s;
 }
 
 /* Scale (which 0) or bias (2) of a row in a group of the piece, as it is in the checkpoint. */
@@ -141,7 +152,7 @@ CUDA_ORDER_FN float cuda_order_scale(const uint8_t *scales, enum cuda_scale t, i
     if (t == CUDA_SCALE_F16)
         return f16_to_f32(h);
     float s = bf16_to_f32(h);
-    return t == CUDA_SCALE_FAST && which == 0 ? cuda_order_decode(s, bits) : s;
+    return which == 0 ? cuda_order_decode(s, cuda_order_power(t, bits, row)) : s;
 }
 
 /* Puts one row of the checkpoint's order into a tile that was zero: codes, scales and biases as
@@ -151,7 +162,8 @@ void cuda_order_put(const struct cuda_order *o, uint8_t *tile, int row, const ui
 /* The same for k bf16 values. */
 void cuda_order_put_values(const struct cuda_order *o, uint8_t *tile, int row,
                            const uint16_t *values);
-/* May scales of these n bf16 values be re-encoded? */
-bool cuda_order_fits_fast(const uint8_t *scales, int64_t n, int bits);
+/* How scales that are these n bf16 values can be stored: LOW, FAST or BF16, the first that holds.
+ */
+enum cuda_scale cuda_order_choose(const uint8_t *scales, int64_t n, int bits);
 
 #endif

@@ -31,12 +31,15 @@ static enum cuda_scale choose_scale(const struct kern_source *s)
         return CUDA_SCALE_F32;
     if (s->q.scale == DT_F16)
         return CUDA_SCALE_F16;
+    enum cuda_scale all = CUDA_SCALE_LOW;
     for (int i = 0; i < s->n; i++) {
         const struct ckpt_weight *w = s->parts[i];
-        if (w->enc != CKPT_AFFINE || !cuda_order_fits_fast(w->scales, n_scales(w), s->q.bits))
-            return CUDA_SCALE_BF16;
+        enum cuda_scale one = CUDA_SCALE_BF16;
+        if (w->enc == CKPT_AFFINE)
+            one = cuda_order_choose(w->scales, n_scales(w), s->q.bits);
+        all = MAX2(all, one);
     }
-    return CUDA_SCALE_FAST;
+    return all;
 }
 
 static bool lay_out(const struct kern_source *s, enum cuda_scale scale, struct cuda_weight *w)

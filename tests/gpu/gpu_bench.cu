@@ -58,7 +58,7 @@ static struct ckpt_weight make_weight(int64_t rows, int64_t k, int bits)
     fill((void *)w.data, codes, 0xffffffffu);
     uint16_t *s = (uint16_t *)malloc(n * 2), *b = (uint16_t *)malloc(n * 2);
     for (size_t i = 0; i < n; i++) {
-        s[i] = bf16_from_f32(0.5f / (float)(1 << bits));
+        s[i] = bf16_from_f32(0.3f / (float)(1 << bits));
         b[i] = bf16_from_f32(-0.25f);
     }
     w.scales = (uint8_t *)s;
