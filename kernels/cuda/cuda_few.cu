@@ -169,18 +169,39 @@ __device__ static void load_piece(const struct cuda_products &all, const struct 
 
 /* ---- x ------------------------------------------------------------------------------------------
  */
-/* Puts x of chunks [window, window + n) into shared memory; +0 beyond K. */
+/* Four lanes hold four words each: lane t's word j becomes lane j's word t. */
+__device__ static void transpose4(uint32_t v[4])
+{
+    bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+    for (int j = 0; j < 4; j += 2) {
+        uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? v[j] : v[j + 1], 1);
+        v[j] = odd ? got : v[j];
+        v[j + 1] = odd ? v[j + 1] : got;
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t got = __shfl_xor_sync(0xffffffffu, high ? v[j] : v[j + 2], 2);
+        v[j] = high ? got : v[j];
+        v[j + 2] = high ? v[j + 2] : got;
+    }
+}
+
+/* Puts x of chunks [window, window + n) into shared memory; +0 beyond K. Four lanes read 32 k of a
+ * row and exchange, so that each stores 16 bytes of the B operand. */
 __device__ static void load_x(const struct cuda_products &all, const struct few_plan &p, int window,
                               uint32_t *x)
 {
     int64_t k0 = (int64_t)window * p.chunk_pieces * CUDA_PIECE_K, left = all.part[0].order.k - k0;
     int n_pieces =
         MIN2(p.window * p.chunk_pieces, all.part[0].order.n_pieces - window * p.chunk_pieces);
+    int n = n_pieces * (CUDA_PIECE_K / 8);
     bool aligned = all.x_stride % 8 == 0 && (uintptr_t)all.x % 16 == 0;
     for (int row = 0; row < all.n_tok; row++) {
         const uint16_t *from = all.x + row * all.x_stride + k0;
-        for (int at = (int)threadIdx.x; at < n_pieces * (CUDA_PIECE_K / 8); at += THREADS) {
-            uint32_t v[4] = {}, *to = x + (at / 4 * all.n_tok + row) * 16 + at % 4;
+        for (int i = 0; i < n; i += THREADS) {
+            int at = i + (int)threadIdx.x;
+            uint32_t v[4] = {};
             if (aligned && at * 8 + 8 <= left) {
                 uint4 w = *(const uint4 *)(const void *)(from + at * 8);
                 v[0] = w.x, v[1] = w.y, v[2] = w.z, v[3] = w.w;
@@ -189,9 +210,10 @@ __device__ static void load_x(const struct cuda_products &all, const struct few_
                     if (at * 8 + j < left)
                         v[j / 2] |= (uint32_t)from[at * 8 + j] << 16 * (j % 2);
             }
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                to[4 * j] = v[j];
+            transpose4(v);
+            if (at < n)
+                *(uint4 *)(void *)(x + (at / 4 * all.n_tok + row) * 16 + at % 4 * 4) =
+                    make_uint4(v[0], v[1], v[2], v[3]);
         }
     }
 }

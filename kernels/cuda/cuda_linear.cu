@@ -205,6 +205,8 @@ static void run_products(const struct cuda_kern *c, const struct cuda_products *
     int path = c->force_path;
     if ((path == CUDA_PATH_AUTO || path == CUDA_PATH_FEW) && cuda_few_run(c, all))
         return;
+    if ((path == CUDA_PATH_AUTO || path == CUDA_PATH_MANY) && cuda_many_run(c, all))
+        return;
     run_plain(all, c->stream);
 }
 
@@ -235,7 +237,5 @@ extern "C" enum err_code cuda_linear(struct kern *k, const struct linear_args *a
 
 extern "C" size_t cuda_linear_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l)
 {
-    (void)c;
-    (void)l;
-    return 0;
+    return cuda_many_scratch_bytes(c, l);
 }
