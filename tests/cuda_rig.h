@@ -117,19 +117,23 @@ FIX_FN bool rig_has_device(char why[ERR_TEXT_MAX])
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-/* A suite whose tests `add` gives, when there is a device. */
-FIX_FN Suite *rig_suite(const char *name, void (*add)(TCase *))
+/* A suite whose tests `add` gives, when there is a device; those of add_small stand in a case named
+ * "small" of their own, for compute-sanitizer. */
+FIX_FN Suite *rig_suite(const char *name, void (*add)(TCase *), void (*add_small)(TCase *))
 {
     static char why[ERR_TEXT_MAX];
     Suite *s = suite_create(name);
-    TCase *c = tcase_create(name);
+    TCase *c = tcase_create(name), *small = tcase_create("small");
     if (rig_has_device(why)) {
         tcase_set_timeout(c, 300);
+        tcase_set_timeout(small, 600);
         add(c);
+        add_small(small);
     } else {
         test_skip(why);
     }
     suite_add_tcase(s, c);
+    suite_add_tcase(s, small);
     return s;
 }
 

@@ -295,6 +295,31 @@ START_TEST(planted_faults_show)
 }
 END_TEST
 
+/* Every kernel once, for the sanitizers. */
+START_TEST(small_shapes_equal_oracle)
+{
+    static const int all_bits[] = {4, 8, 6, 3, 16};
+    static const int counts[] = {1, 8, 9, 40, 70};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 19};
+    for (size_t i = 0; i < ARRAY_LEN(all_bits); i++) {
+        struct qformat q = {all_bits[i], 64, i == 1 ? DT_F16 : DT_BF16};
+        int64_t k = i == 0 ? 1088 : 640, rows = i == 0 ? 136 : 40;
+        struct fix_weight f = all_bits[i] == 16 ? fix_dense(&rng, rows, k, DT_BF16)
+                                                : fix_affine(&rng, rows, k, q, 0.02f);
+        check_counts(&r, &f, counts, ARRAY_LEN(counts), 0, true, "small");
+        fix_weight_free(&f);
+    }
+    rig_close(&r);
+}
+END_TEST
+
+static void add_small(TCase *c)
+{
+    tcase_add_test(c, small_shapes_equal_oracle);
+    tcase_add_test(c, a_token_outside_is_reported_and_not_sticky);
+}
+
 static void add(TCase *c)
 {
     tcase_add_loop_test(c, packed_formats_equal_oracle, 0, 6);
@@ -303,11 +328,10 @@ static void add(TCase *c)
     tcase_add_test(c, tall_matrices_equal_oracle);
     tcase_add_test(c, parts_equal_single_products);
     tcase_add_test(c, embedding_equals_oracle);
-    tcase_add_test(c, a_token_outside_is_reported_and_not_sticky);
     tcase_add_test(c, planted_faults_show);
 }
 
 Suite *test_suite(void)
 {
-    return rig_suite("cuda linear", add);
+    return rig_suite("cuda linear", add, add_small);
 }

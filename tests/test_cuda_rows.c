@@ -56,17 +56,17 @@ static void check_norm(struct rig *r, int64_t n, int64_t d, int64_t inner, bool 
     free(w);
 }
 
+static const int64_t norm_lens[] = {1,   17,  64,   100,  128,  255,  256,   257,
+                                    576, 768, 2048, 4096, 8192, 8193, 16384, 20000};
+
 START_TEST(norms_equal_oracle)
 {
-    static const int64_t lens[] = {1,   17,  64,   100,  128,  255,  256,   257,
-                                   576, 768, 2048, 4096, 8192, 8193, 16384, 20000};
+    int64_t d = norm_lens[_i];
     struct rig r = rig_open();
-    for (size_t i = 0; i < ARRAY_LEN(lens); i++) {
-        for (int flags = 0; flags < 4; flags++)
-            check_norm(&r, 5, lens[i], 1, flags & 1, flags & 2, false);
-        check_norm(&r, 6, lens[i], 3, false, true, true);
-        check_norm(&r, 6, lens[i], 2, true, true, true);
-    }
+    for (int flags = 0; flags < 4; flags++)
+        check_norm(&r, 5, d, 1, flags & 1, flags & 2, false);
+    check_norm(&r, 6, d, 3, false, true, true);
+    check_norm(&r, 6, d, 2, true, true, true);
     rig_close(&r);
 }
 END_TEST
@@ -162,69 +162,73 @@ static void check_pages(const uint16_t *const pages[2], int n_pages, int n_kv, i
             }
 }
 
+static const int head_dims[] = {16, 40, 64, 80, 96, 112, 128, 256, 512};
+
 START_TEST(rope_and_pages_equal_oracle)
 {
-    static const int dims[] = {16, 40, 64, 80, 96, 112, 128, 256, 512};
     enum { TOKENS = 9, HEADS = 4, KV = 2, PAGES = 6, POSITIONS = 200 };
     static const int32_t pos[TOKENS] = {0, 1, 63, 64, 65, 127, 128, 5, 70};
     static const int32_t seq[TOKENS] = {0, 0, 0, 0, 0, 0, 0, 1, 1};
     static const int32_t table[6] = {3, 0, 5, 1, 4, 2};
+    int hd = head_dims[_i / 2], rot = _i % 2 ? hd / 4 * 2 : hd;
+    int64_t stride = (HEADS + 2 * KV) * hd;
     struct rig r = rig_open();
-    for (size_t i = 0; i < ARRAY_LEN(dims) * 2; i++) {
-        int hd = dims[i / 2], rot = i % 2 ? hd / 4 * 2 : hd;
-        int64_t stride = (HEADS + 2 * KV) * hd;
-        float *x = draw((size_t)(TOKENS * stride)), *cos_sin = draw((size_t)(POSITIONS * rot + 1));
-        uint16_t *q[2], *pages[2];
-        for (int s = 0; s < 2; s++) {
-            struct kern *k = r.side[s];
-            size_t page = kern_page_bytes(k, KV, hd), q_bytes = (size_t)(TOKENS * HEADS * hd) * 2;
-            float *dx = rig_put(k, x, (size_t)(TOKENS * stride) * 4);
-            struct kern_rows rows = {.n_tok = TOKENS,
-                                     .pos = rig_put(k, pos, sizeof pos),
-                                     .seq = rig_put(k, seq, sizeof seq),
-                                     .pages = rig_put(k, table, sizeof table),
-                                     .n_seq = 2,
-                                     .pages_max = 3};
-            struct rope_kv_args a = {.rows = &rows,
-                                     .n_head = HEADS,
-                                     .n_kv = KV,
-                                     .head_dim = hd,
-                                     .rot_dim = rot,
-                                     .q = dx,
-                                     .k = dx + HEADS * hd,
-                                     .v = dx + (HEADS + KV) * hd,
-                                     .stride = stride,
-                                     .cos_sin = rig_put(k, cos_sin, (size_t)(POSITIONS * rot) * 4),
-                                     .q_out = rig_put(k, NULL, q_bytes),
-                                     .kv = rig_put(k, NULL, page * PAGES)};
-            struct err e = {.text = ""};
-            fix_ok(kern_rope_kv(k, &a, &e), &e);
-            q[s] = rig_get(k, a.q_out, q_bytes);
-            pages[s] = rig_get(k, a.kv, page * PAGES);
-        }
-        ck_assert_msg(rig_differ(q[0], q[1], TOKENS * HEADS * (size_t)hd, 2) < 0, "head_dim %d",
-                      hd);
-        check_pages((const uint16_t *const *)pages, PAGES, KV, hd);
-        for (int s = 0; s < 2; s++) {
-            free(q[s]);
-            free(pages[s]);
-        }
-        free(x);
-        free(cos_sin);
+    float *x = draw((size_t)(TOKENS * stride)), *cos_sin = draw((size_t)(POSITIONS * rot + 1));
+    uint16_t *q[2], *pages[2];
+    for (int s = 0; s < 2; s++) {
+        struct kern *k = r.side[s];
+        size_t page = kern_page_bytes(k, KV, hd), q_bytes = (size_t)(TOKENS * HEADS * hd) * 2;
+        float *dx = rig_put(k, x, (size_t)(TOKENS * stride) * 4);
+        struct kern_rows rows = {.n_tok = TOKENS,
+                                 .pos = rig_put(k, pos, sizeof pos),
+                                 .seq = rig_put(k, seq, sizeof seq),
+                                 .pages = rig_put(k, table, sizeof table),
+                                 .n_seq = 2,
+                                 .pages_max = 3};
+        struct rope_kv_args a = {.rows = &rows,
+                                 .n_head = HEADS,
+                                 .n_kv = KV,
+                                 .head_dim = hd,
+                                 .rot_dim = rot,
+                                 .q = dx,
+                                 .k = dx + HEADS * hd,
+                                 .v = dx + (HEADS + KV) * hd,
+                                 .stride = stride,
+                                 .cos_sin = rig_put(k, cos_sin, (size_t)(POSITIONS * rot) * 4),
+                                 .q_out = rig_put(k, NULL, q_bytes),
+                                 .kv = rig_put(k, NULL, page * PAGES)};
+        struct err e = {.text = ""};
+        fix_ok(kern_rope_kv(k, &a, &e), &e);
+        q[s] = rig_get(k, a.q_out, q_bytes);
+        pages[s] = rig_get(k, a.kv, page * PAGES);
     }
+    ck_assert_msg(rig_differ(q[0], q[1], TOKENS * HEADS * (size_t)hd, 2) < 0, "head_dim %d", hd);
+    check_pages((const uint16_t *const *)pages, PAGES, KV, hd);
+    for (int s = 0; s < 2; s++) {
+        free(q[s]);
+        free(pages[s]);
+    }
+    free(x);
+    free(cos_sin);
     rig_close(&r);
 }
 END_TEST
 
-static void add_tests(TCase *c)
+static void add_small(TCase *c)
 {
-    tcase_add_test(c, norms_equal_oracle);
     tcase_add_test(c, activations_equal_oracle);
     tcase_add_test(c, add_gather_and_hash_equal_oracle);
-    tcase_add_test(c, rope_and_pages_equal_oracle);
+    tcase_add_loop_test(c, norms_equal_oracle, 2, 4);
+    tcase_add_loop_test(c, rope_and_pages_equal_oracle, 3, 5);
+}
+
+static void add_tests(TCase *c)
+{
+    tcase_add_loop_test(c, norms_equal_oracle, 0, ARRAY_LEN(norm_lens));
+    tcase_add_loop_test(c, rope_and_pages_equal_oracle, 0, 2 * ARRAY_LEN(head_dims));
 }
 
 Suite *test_suite(void)
 {
-    return rig_suite("cuda rows", add_tests);
+    return rig_suite("cuda rows", add_tests, add_small);
 }

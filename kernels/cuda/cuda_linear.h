@@ -39,4 +39,11 @@ bool cuda_few_run(const struct cuda_kern *c, const struct cuda_products *all);
 bool cuda_many_run(const struct cuda_kern *c, const struct cuda_products *all);
 size_t cuda_many_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l);
 
+struct CUtensorMap_st;
+/* Describes n_rows rows of k bf16 for tensor copies of 64 k by box_rows rows with the 128-byte
+ * swizzle; zeros beyond. x and the stride in bytes are multiples of 16. False: the driver cannot.
+ */
+bool cuda_tensor_map(struct CUtensorMap_st *map, const void *x, int64_t k, int n_rows,
+                     int64_t stride, int box_rows);
+
 #endif

@@ -1,14 +1,15 @@
 /* cuda_many.cu: linear layers of more than 8 rows, by warpgroup products (wgmma).
  *
- * Work: a block is two warpgroups: 128 weight rows (8 tiles, a warp a tile) by 32, 64 or 128 rows
- * of x, the columns. Blocks are as many as multiprocessors and walk a fixed list of items, columns
- * fastest, so that blocks which run together share weights and x in the second-level cache. Bytes:
- * weights once for every column tile, x once for every 128 weight rows.
+ * Work: a block is two or four warpgroups of 64 weight rows each (a warp a tile of 16) by 32, 64 or
+ * 128 rows of x, the columns. Blocks are as many as multiprocessors and walk a fixed list of items,
+ * columns fastest, so that blocks which run together share weights and x in the second-level cache.
+ * Bytes: weights once for every column tile, x once for every block of rows.
  *
- * Pipeline: a stage is 128 k: each warp copies the piece of its own tile, all threads copy x,
- * swizzled for the hardware. Copies run STAGES - 2 stages ahead, across items; the stage that is
- * filled at step i was last read by products of step i - 2, which the waits at step i - 1 have
- * seen end. Weights become the registers of the A operand while the products of the 64 k before
+ * Pipeline: a stage is 128 k: x by two tensor copies, swizzled for the hardware, that the first
+ * warp starts, and a piece of each tile by a bulk copy that its own warp starts. A full barrier a
+ * stage counts bytes; an empty one the warps whose products have read its x. At step i the stage of
+ * step i - 2 is filled again, so that the first warp seldom waits for another; copies run ahead
+ * across items. Weights become the registers of the A operand while the products of the 64 k before
  * them run: two register buffers, at most two groups of products in flight.
  *
  * Order: a chunk starts without the accumulator's old value and takes its steps ascending; at its
@@ -16,21 +17,25 @@
  * device, an item is one chunk: its sums go to their own slots in scratch, and a second kernel adds
  * them ascending. Its planted fault: the other direction.
  *
- * Shapes: K a multiple of 8 and x aligned to 16 bytes; the formats listed in cuda_many_run. The
- * plain kernel takes what is left.
+ * Shapes: x and its rows aligned to 16 bytes, and the formats listed in cuda_many_run. The plain
+ * kernel takes what is left.
+ *
+ * Tried and lost: all threads copying with cp.async under one block barrier a stage: 400 TFLOP/s at
+ * 128 columns, and 1300 cycles a stage at 32. A warpgroup that only copies: the others then have
+ * 168 registers, and setmaxnreg did not change what the compiler gave them.
  */
 #include "kernels/cuda/cuda_linear.h"
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/cuda_copy.cuh"
 #include "kernels/cuda/cuda_frag.cuh"
 #include "kernels/cuda/cuda_wgmma.cuh"
 #include "kernels/mma90.h"
 
-#define WARPS        8
-#define THREADS      (32 * WARPS)
-#define BLOCK_ROWS   (WARPS * CUDA_TILE_ROWS)
-#define SHARED_BYTES (220 << 10) /* what the stages may take together */
+#define GROUP_WARPS  4           /* of a warpgroup */
+#define SHARED_BYTES (216 << 10) /* what the stages may take together */
 #define STAGES_MAX   8
 
 struct many_plan {
@@ -38,6 +43,29 @@ struct many_plan {
     int64_t all_rows; /* of all parts: a slot's row length */
     float *slots;     /* [chunk][row of x][row of the parts], or NULL: totals in registers */
 };
+
+/* Warpgroups of a block: few columns leave registers for four, and packed weights shared memory. */
+__host__ __device__ constexpr int groups_for(int bits, int columns)
+{
+    return columns == 128 || bits == CUDA_DENSE ? 2 : 4;
+}
+
+__host__ __device__ constexpr int warps_for(int bits, int columns)
+{
+    return groups_for(bits, columns) * GROUP_WARPS;
+}
+
+__host__ __device__ constexpr int threads_for(int bits, int columns)
+{
+    return 32 * warps_for(bits, columns);
+}
+
+/* Register buffers for the A operand. Four warpgroups hide each other's waits, two do not; the
+ * conversions of f16 scales the compiler does not let run beside products. */
+__host__ __device__ constexpr int buffers_for(int bits, enum cuda_scale scale, int columns)
+{
+    return groups_for(bits, columns) == 2 && scale != CUDA_SCALE_F16 ? 2 : 1;
+}
 
 /* The longest piece of a format: groups of 32. */
 __host__ __device__ constexpr int longest_piece(int bits)
@@ -52,7 +80,7 @@ __host__ __device__ constexpr int x_bytes(int columns)
 
 __host__ __device__ constexpr int stage_bytes(int bits, int columns)
 {
-    return x_bytes(columns) + (WARPS * longest_piece(bits) + 1023) / 1024 * 1024;
+    return x_bytes(columns) + (warps_for(bits, columns) * longest_piece(bits) + 1023) / 1024 * 1024;
 }
 
 __host__ __device__ constexpr int n_stages(int bits, int columns)
@@ -71,9 +99,11 @@ struct many_item {
     int chunk, end;    /* chunks [chunk, end) */
 };
 
+template <int BITS, int COLUMNS>
 __device__ static struct many_item find_item(const struct cuda_products &all,
-                                             const struct many_plan &p, int index, int columns)
+                                             const struct many_plan &p, int index)
 {
+    constexpr int warps = warps_for(BITS, COLUMNS);
     struct many_item it = {};
     int rest = index, block;
     if (p.slots) {
@@ -83,78 +113,70 @@ __device__ static struct many_item find_item(const struct cuda_products &all,
     } else {
         it.end = p.n_chunks;
     }
-    it.column = rest % p.n_column_tiles * columns;
+    it.column = rest % p.n_column_tiles * COLUMNS;
     block = rest / p.n_column_tiles;
     for (;;) {
-        int blocks = (all.part[it.part].n_tiles + WARPS - 1) / WARPS;
+        int blocks = (all.part[it.part].n_tiles + warps - 1) / warps;
         if (block < blocks)
             break;
         block -= blocks;
         it.row_first += all.part[it.part++].rows;
     }
-    it.tile0 = block * WARPS;
+    it.tile0 = block * warps;
     return it;
 }
 
 /* ---- copies -------------------------------------------------------------------------------------
  */
-/* 16 bytes, or zeros when `bytes` is 0. */
-__device__ static void copy16(uint32_t to, const void *from, int bytes)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-                 : "memory");
-}
-
+/* The next piece that a warp copies. */
 struct many_loader {
-    struct many_item item;
-    int index, piece, end; /* item of the list; next piece, and where the item's pieces end */
-    const uint8_t *tile;   /* this warp's */
+    int index, piece, end; /* item of the list; piece, and where the item's pieces end */
+    int column;
+    const uint8_t *tile; /* the warp's */
 };
 
+template <int BITS, int COLUMNS>
 __device__ static void open_item(const struct cuda_products &all, const struct many_plan &p,
-                                 int columns, struct many_loader *l)
+                                 struct many_loader *l)
 {
     if (l->index >= p.n_items)
         return;
-    l->item = find_item(all, p, l->index, columns);
-    const struct cuda_product &part = all.part[l->item.part];
-    int tile = MIN2(l->item.tile0 + (int)threadIdx.x / 32, part.n_tiles - 1);
+    struct many_item it = find_item<BITS, COLUMNS>(all, p, l->index);
+    const struct cuda_product &part = all.part[it.part];
+    int tile = MIN2(it.tile0 + (int)threadIdx.x / 32, part.n_tiles - 1);
     l->tile = part.data + tile * part.tile_bytes;
-    l->piece = l->item.chunk * p.chunk_pieces;
-    l->end = MIN2(l->item.end * p.chunk_pieces, part.order.n_pieces);
+    l->column = it.column;
+    l->piece = it.chunk * p.chunk_pieces;
+    l->end = MIN2(it.end * p.chunk_pieces, part.order.n_pieces);
 }
 
-/* Starts the copies of one stage and closes their group, also when nothing is left. */
+/* Starts the warp's copies of the next stage, if there is one. empty: what the first warp waits for
+ * before x is overwritten, or NULL. */
 template <int BITS, int COLUMNS>
 __device__ static void load_stage(const struct cuda_products &all, const struct many_plan &p,
-                                  struct many_loader *l, uint32_t stage)
+                                  const CUtensorMap *x, struct many_loader *l, uint8_t *to,
+                                  uint64_t *full, uint64_t *empty, int parity)
 {
-    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    if (l->index < p.n_items) {
-        int bytes = all.part[0].order.piece_bytes;
-        uint32_t to = stage + (uint32_t)(x_bytes(COLUMNS) + warp * longest_piece(BITS));
-        const uint8_t *from = l->tile + (int64_t)l->piece * bytes;
-        for (int i = lane * 16; i < bytes; i += 512)
-            copy16(to + (uint32_t)i, from + i, 16);
-        /* x: 16 pieces a row; eight of them are a row of one half of the stage. */
-        int64_t k0 = (int64_t)l->piece * CUDA_PIECE_K, k_end = all.part[0].order.k;
-#pragma unroll
-        for (int i = 0; i < COLUMNS * 16 / THREADS; i++) {
-            int at = i * THREADS + (int)threadIdx.x, row = at / 16, piece = at % 16;
-            bool inside = l->item.column + row < all.n_tok && k0 + piece * 8 < k_end;
-            const uint16_t *x = all.x;
-            if (inside)
-                x += (l->item.column + row) * all.x_stride + k0 + piece * 8;
-            copy16(stage + (uint32_t)(piece / 8 * (x_bytes(COLUMNS) / 2) + row * 128 +
-                                      (piece % 8 ^ (row & 7)) * 16),
-                   x, inside ? 16 : 0);
-        }
-        if (++l->piece == l->end) {
-            l->index += (int)gridDim.x;
-            open_item(all, p, COLUMNS, l);
+    int warp = (int)threadIdx.x / 32, bytes = all.part[0].order.piece_bytes;
+    if (l->index >= p.n_items)
+        return;
+    if (warp == 0 && empty)
+        copy_wait(empty, parity);
+    if (threadIdx.x % 32 == 0) {
+        copy_expect(full, warp == 0 ? bytes + x_bytes(COLUMNS) : bytes);
+        copy_bulk(to + x_bytes(COLUMNS) + warp * longest_piece(BITS),
+                  l->tile + (int64_t)l->piece * bytes, bytes, full);
+        if (warp == 0) {
+            copy_tensor(to, x, l->piece * CUDA_PIECE_K, l->column, full);
+            copy_tensor(to + x_bytes(COLUMNS) / 2, x, l->piece * CUDA_PIECE_K + 64, l->column,
+                        full);
         }
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    __syncwarp();
+    if (++l->piece == l->end) {
+        l->index += (int)gridDim.x;
+        open_item<BITS, COLUMNS>(all, p, l);
+    }
 }
 
 /* ---- products -----------------------------------------------------------------------------------
@@ -212,43 +234,62 @@ __device__ static void store_sums(const struct cuda_products &all, const struct 
 }
 
 template <int BITS, enum cuda_scale SCALE, int COLUMNS>
-__global__ static void __launch_bounds__(THREADS, 1)
+__global__ static void __launch_bounds__(threads_for(BITS, COLUMNS), 1)
     linear_many(const __grid_constant__ struct cuda_products all,
-                const __grid_constant__ struct many_plan p)
+                const __grid_constant__ struct many_plan p, const __grid_constant__ CUtensorMap x)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
+    __shared__ __align__(8) uint64_t full[STAGES_MAX], empty[STAGES_MAX];
     constexpr int stages = n_stages(BITS, COLUMNS), bytes = stage_bytes(BITS, COLUMNS);
-    constexpr int half = x_bytes(COLUMNS) / 2, sums = COLUMNS / 2;
-    int warp = (int)threadIdx.x / 32, stage = 0;
+    static_assert(stages >= 3, "the stage that is filled is not one that is read");
+    constexpr int half = x_bytes(COLUMNS) / 2, sums = COLUMNS / 2,
+                  buffers = buffers_for(BITS, SCALE, COLUMNS);
+    int warp = (int)threadIdx.x / 32, stage = 0, phase = 0, step = 0;
     const int group_shift = all.part[0].order.group / 64;
     uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < stages; i++) {
+            copy_init(&full[i], warps_for(BITS, COLUMNS));
+            copy_init(&empty[i], warps_for(BITS, COLUMNS));
+        }
+        copy_init_done();
+    }
+    __syncthreads();
     struct many_loader load = {};
     load.index = (int)blockIdx.x;
-    open_item(all, p, COLUMNS, &load);
-    for (int s = 0; s < stages - 2; s++)
-        load_stage<BITS, COLUMNS>(all, p, &load, base + (uint32_t)(s * bytes));
+    open_item<BITS, COLUMNS>(all, p, &load);
+    for (int i = 0; i < stages; i++)
+        load_stage<BITS, COLUMNS>(all, p, &x, &load, shared + i * bytes, &full[i], NULL, 0);
     float acc[sums], total[sums];
-    uint32_t a0[16], a1[16];
+    uint32_t a[buffers][16];
     for (int index = (int)blockIdx.x; index < p.n_items; index += (int)gridDim.x) {
-        struct many_item it = find_item(all, p, index, COLUMNS);
+        struct many_item it = find_item<BITS, COLUMNS>(all, p, index);
         for (int chunk = it.chunk; chunk < it.end; chunk++) {
             int n = MIN2(p.chunk_pieces, all.part[0].order.n_pieces - chunk * p.chunk_pieces);
-            for (int i = 0; i < n; i++) {
-                const uint8_t *here = shared + stage * bytes;
-                const uint8_t *piece = here + x_bytes(COLUMNS) + warp * longest_piece(BITS);
+            for (int i = 0; i < n; i++, step++) {
+                const uint8_t *piece =
+                    shared + stage * bytes + x_bytes(COLUMNS) + warp * longest_piece(BITS);
                 uint32_t columns = base + (uint32_t)(stage * bytes);
-                int next = stage < 2 ? stage + stages - 2 : stage - 2;
-                asm volatile("cp.async.wait_group %0;" ::"n"(stages - 3) : "memory");
-                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-                __syncthreads();
-                load_stage<BITS, COLUMNS>(all, p, &load, base + (uint32_t)(next * bytes));
-                wgmma_wait<1>();
-                make_operand<BITS, SCALE>(piece, 0, group_shift, a0);
-                run_block(acc, a0, columns, i);
-                wgmma_wait<1>();
-                make_operand<BITS, SCALE>(piece, 1, group_shift, a1);
-                run_block(acc, a1, columns + half, 1);
+                int last = stage == 0 ? stages - 1 : stage - 1;
+                int refill = last == 0 ? stages - 1 : last - 1;
+                copy_wait(&full[stage], phase);
+                /* Stage `refill` was of phase `phase`, or before a wrap of the one before. */
+                if (step > 1)
+                    load_stage<BITS, COLUMNS>(all, p, &x, &load, shared + refill * bytes,
+                                              &full[refill], &empty[refill],
+                                              stage < 2 ? phase ^ 1 : phase);
+                wgmma_wait<buffers - 1>();
+                if (buffers == 1 && step > 0 && threadIdx.x % 32 == 0)
+                    copy_arrive(&empty[last]);
+                make_operand<BITS, SCALE>(piece, 0, group_shift, a[0]);
+                run_block(acc, a[0], columns, i);
+                wgmma_wait<buffers - 1>();
+                if (buffers == 2 && step > 0 && threadIdx.x % 32 == 0)
+                    copy_arrive(&empty[last]);
+                make_operand<BITS, SCALE>(piece, 1, group_shift, a[buffers - 1]);
+                run_block(acc, a[buffers - 1], columns + half, 1);
                 stage = stage + 1 == stages ? 0 : stage + 1;
+                phase ^= stage == 0;
             }
             wgmma_wait<0>();
             wgmma_hold(acc);
@@ -291,21 +332,22 @@ __global__ static void add_slots(const __grid_constant__ struct cuda_products al
 
 /* ---- the host's side ----------------------------------------------------------------------------
  */
-#define FILL_PERCENT 75 /* fewer items than this share of the multiprocessors are split by chunks  \
-                         */
+#define FILL_PERCENT                                                                               \
+    75 /* fewer items than this share of the multiprocessors are split by chunks                   \
+        */
 
 static int columns_for(int n_tok)
 {
     return n_tok <= 32 ? 32 : n_tok <= 64 ? 64 : 128;
 }
 
-static void make_plan(const struct cuda_kern *c, const struct cuda_products *all, int columns,
-                      struct many_plan *p)
+static void make_plan(const struct cuda_kern *c, const struct cuda_products *all, int warps,
+                      int columns, struct many_plan *p)
 {
     const struct cuda_order *o = &all->part[0].order;
     *p = (struct many_plan){};
     for (int i = 0; i < all->n_parts; i++) {
-        p->n_row_blocks += (all->part[i].n_tiles + WARPS - 1) / WARPS;
+        p->n_row_blocks += (all->part[i].n_tiles + warps - 1) / warps;
         p->all_rows += all->part[i].rows;
     }
     p->n_column_tiles = (all->n_tok + columns - 1) / columns;
@@ -323,29 +365,34 @@ static void make_plan(const struct cuda_kern *c, const struct cuda_products *all
 size_t cuda_many_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l)
 {
     size_t chunk = (size_t)mma90_chunk(l->k_max), n_chunks = ((size_t)l->k_max + chunk - 1) / chunk;
-    size_t most = (size_t)c->n_sm * BLOCK_ROWS * 128 * FILL_PERCENT / 100;
+    size_t most = (size_t)c->n_sm * 128 * 128 * FILL_PERCENT / 100;
     size_t outputs = (size_t)l->n_tok * (size_t)l->rows_max;
     return n_chunks * MIN2(outputs, most) * sizeof(float);
 }
 
 template <int BITS, enum cuda_scale SCALE, int COLUMNS>
-static void launch(const struct cuda_kern *c, const struct cuda_products *all)
+static bool launch(const struct cuda_kern *c, const struct cuda_products *all)
 {
     static bool allowed;
     constexpr int shared = n_stages(BITS, COLUMNS) * stage_bytes(BITS, COLUMNS);
     struct many_plan p;
-    make_plan(c, all, COLUMNS, &p);
+    CUtensorMap x;
+    if (!cuda_tensor_map(&x, all->x, all->part[0].order.k, all->n_tok, all->x_stride, COLUMNS))
+        return false;
+    make_plan(c, all, warps_for(BITS, COLUMNS), COLUMNS, &p);
     if (!allowed) {
         (void)cudaFuncSetAttribute(linear_many<BITS, SCALE, COLUMNS>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
         allowed = true;
     }
     linear_many<BITS, SCALE, COLUMNS>
-        <<<(unsigned)MIN2(p.n_items, c->n_sm), THREADS, shared, c->stream>>>(*all, p);
+        <<<(unsigned)MIN2(p.n_items, c->n_sm), threads_for(BITS, COLUMNS), shared, c->stream>>>(
+            *all, p, x);
     if (p.slots) {
         dim3 grid((unsigned)((p.all_rows + 255) / 256), (unsigned)all->n_tok);
         add_slots<<<grid, 256, 0, c->stream>>>(*all, p);
     }
+    return true;
 }
 
 template <int BITS, enum cuda_scale SCALE>
@@ -353,22 +400,18 @@ static bool launch_columns(const struct cuda_kern *c, const struct cuda_products
 {
     switch (columns_for(all->n_tok)) {
     case 32:
-        launch<BITS, SCALE, 32>(c, all);
-        break;
+        return launch<BITS, SCALE, 32>(c, all);
     case 64:
-        launch<BITS, SCALE, 64>(c, all);
-        break;
+        return launch<BITS, SCALE, 64>(c, all);
     default:
-        launch<BITS, SCALE, 128>(c, all);
-        break;
+        return launch<BITS, SCALE, 128>(c, all);
     }
-    return true;
 }
 
 bool cuda_many_run(const struct cuda_kern *c, const struct cuda_products *all)
 {
     const struct cuda_order *o = &all->part[0].order;
-    if (o->k % 8 != 0 || all->x_stride % 8 != 0 || (uintptr_t)all->x % 16 != 0)
+    if (all->x_stride % 8 != 0 || (uintptr_t)all->x % 16 != 0)
         return false;
     if (o->bits == CUDA_DENSE)
         return launch_columns<CUDA_DENSE, CUDA_SCALE_FAST>(c, all);
