@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 
 #include "common/hash.h"
+#include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/elem.h"
 
 #define BLOCK      256
@@ -20,6 +21,13 @@
 static unsigned blocks_for(int64_t n, int64_t per_block)
 {
     return (unsigned)((n + per_block - 1) / per_block);
+}
+
+/* Every kernel here starts early and does nothing before the wait. */
+__device__ static void begin(void)
+{
+    launch_wait();
+    launch_trigger();
 }
 
 /* ---- norm ---------------------------------------------------------------------------------------
@@ -52,8 +60,11 @@ __device__ static float warp_tree(float v)
 }
 
 /* One warp a row of at most 256 elements. */
-__global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args a)
+__global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args a, int delay_ns)
 {
+    begin();
+    for (; delay_ns > 0; delay_ns -= 1000)
+        __nanosleep(1000);
     int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     int lane = (int)threadIdx.x % 32;
     float h[WARP_LANES], sum[WARP_LANES];
@@ -85,8 +96,11 @@ __global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args 
 #define HELD 32 /* elements of a row that a thread keeps between its two passes */
 
 /* One block a row. */
-__global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a)
+__global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a, int delay_ns)
 {
+    begin();
+    for (; delay_ns > 0; delay_ns -= 1000)
+        __nanosleep(1000);
     __shared__ float lanes[BLOCK];
     __shared__ float factor_shared;
     int64_t r = blockIdx.x;
@@ -136,13 +150,15 @@ __global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a
 
 extern "C" enum err_code cuda_rms_norm(struct kern *k, const struct rms_norm_args *a, struct err *e)
 {
-    cudaStream_t stream = cuda_of(k)->stream;
+    const struct cuda_kern *c = cuda_of(k);
     if (a->n_rows == 0)
         return ERR_OK;
     if (a->d <= ELEM_NORM_LANES)
-        norm_short<<<blocks_for(a->n_rows, WARPS), BLOCK, 0, stream>>>(*a);
+        launch_early(norm_short, blocks_for(a->n_rows, WARPS), BLOCK, 0, c->stream, *a,
+                     c->plant_delay_ns);
     else
-        norm_long<<<(unsigned)a->n_rows, BLOCK, 0, stream>>>(*a);
+        launch_early(norm_long, dim3((unsigned)a->n_rows), BLOCK, 0, c->stream, *a,
+                     c->plant_delay_ns);
     return cuda_launched("rms_norm", e);
 }
 
@@ -150,6 +166,7 @@ extern "C" enum err_code cuda_rms_norm(struct kern *k, const struct rms_norm_arg
  */
 __global__ static void __launch_bounds__(BLOCK) act_mul_elements(struct act_mul_args a)
 {
+    begin();
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= a.n_rows * a.d)
         return;
@@ -168,12 +185,14 @@ extern "C" enum err_code cuda_act_mul(struct kern *k, const struct act_mul_args 
 {
     if (a->n_rows == 0)
         return ERR_OK;
-    act_mul_elements<<<blocks_for(a->n_rows * a->d, BLOCK), BLOCK, 0, cuda_of(k)->stream>>>(*a);
+    launch_early(act_mul_elements, blocks_for(a->n_rows * a->d, BLOCK), BLOCK, 0,
+                 cuda_of(k)->stream, *a);
     return cuda_launched("act_mul", e);
 }
 
 __global__ static void __launch_bounds__(BLOCK) add_elements(struct add_args a)
 {
+    begin();
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i < a.n)
         a.h[i] += a.x[i];
@@ -183,12 +202,13 @@ extern "C" enum err_code cuda_add(struct kern *k, const struct add_args *a, stru
 {
     if (a->n == 0)
         return ERR_OK;
-    add_elements<<<blocks_for(a->n, BLOCK), BLOCK, 0, cuda_of(k)->stream>>>(*a);
+    launch_early(add_elements, blocks_for(a->n, BLOCK), BLOCK, 0, cuda_of(k)->stream, *a);
     return cuda_launched("add", e);
 }
 
 __global__ static void __launch_bounds__(BLOCK) gather_elements(struct gather_args a)
 {
+    begin();
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i < a.n * a.d)
         a.out[i] = a.in[a.row[i / a.d] * a.d + i % a.d];
@@ -198,7 +218,7 @@ extern "C" enum err_code cuda_gather(struct kern *k, const struct gather_args *a
 {
     if (a->n == 0)
         return ERR_OK;
-    gather_elements<<<blocks_for(a->n * a->d, BLOCK), BLOCK, 0, cuda_of(k)->stream>>>(*a);
+    launch_early(gather_elements, blocks_for(a->n * a->d, BLOCK), BLOCK, 0, cuda_of(k)->stream, *a);
     return cuda_launched("gather", e);
 }
 
