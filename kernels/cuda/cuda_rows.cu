@@ -32,24 +32,48 @@ __device__ static void begin(void)
 
 /* ---- norm ---------------------------------------------------------------------------------------
  */
-__device__ static float add_in_place(const struct rms_norm_args &a, int64_t i)
+/* Elements first, first + step, ... of a row, +0 beyond its end: all loads stand before the first
+ * store, since the compiler may not move one over the other. */
+template <int N>
+__device__ static void load_row(const struct rms_norm_args &a, int64_t in, int first, int step,
+                                float (&h)[N])
 {
-    float h = a.h[i];
-    if (a.add) {
-        h += a.add[i];
-        a.h[i] = h;
+    float more[N];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        h[n] = first + step * n < a.d ? a.h[in + first + step * n] : 0.0f;
+    if (!a.add)
+        return;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        more[n] = first + step * n < a.d ? a.add[in + first + step * n] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        h[n] += more[n];
+        if (first + step * n < a.d)
+            a.h[in + first + step * n] = h[n];
     }
-    return h;
 }
 
-__device__ static void store_norm(const struct rms_norm_args &a, int64_t out, int64_t i, float h,
-                                  float factor)
+template <int N>
+__device__ static void store_row(const struct rms_norm_args &a, int64_t out, int first, int step,
+                                 float factor, const float (&h)[N])
 {
-    float y = elem_norm(h, factor, a.w[i], a.plus_one);
-    if (a.out_f32)
-        ((float *)a.out)[out + i] = y;
-    else
-        ((uint16_t *)a.out)[out + i] = bf16_from_f32(y);
+    float w[N];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        w[n] = first + step * n < a.d ? a.w[first + step * n] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        int64_t i = first + step * n;
+        float y = elem_norm(h[n], factor, w[n], a.plus_one);
+        if (i >= a.d)
+            break;
+        if (a.out_f32)
+            ((float *)a.out)[out + i] = y;
+        else
+            ((uint16_t *)a.out)[out + i] = bf16_from_f32(y);
+    }
 }
 
 __device__ static float warp_tree(float v)
@@ -72,30 +96,22 @@ __global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args 
         return;
     int64_t in = r / a.inner * a.stride + r % a.inner * a.d;
     int64_t out = r / a.inner * a.out_stride + r % a.inner * a.d;
+    load_row(a, in, lane, 32, h);
 #pragma unroll
-    for (int j = 0; j < WARP_LANES; j++) {
-        int i = lane + 32 * j;
-        h[j] = i < a.d ? add_in_place(a, in + i) : 0.0f;
+    for (int j = 0; j < WARP_LANES; j++)
         sum[j] = fmaf(h[j], h[j], 0.0f);
-    }
 #pragma unroll
     for (int n = WARP_LANES / 2; n >= 1; n /= 2)
 #pragma unroll
         for (int j = 0; j < n; j++)
             sum[j] += sum[j + n];
     float all = __shfl_sync(0xffffffffu, warp_tree(sum[0]), 0);
-    float factor = elem_norm_factor(all, (float)a.d, a.eps);
-#pragma unroll
-    for (int j = 0; j < WARP_LANES; j++) {
-        int i = lane + 32 * j;
-        if (i < a.d)
-            store_norm(a, out, i, h[j], factor);
-    }
+    store_row(a, out, lane, 32, elem_norm_factor(all, (float)a.d, a.eps), h);
 }
 
-#define HELD 32 /* elements of a row that a thread keeps between its two passes */
+#define HELD 16 /* elements of a row that a thread loads at once, and of the first it keeps */
 
-/* One block a row. */
+/* One block a row, in runs of BLOCK * HELD elements. */
 __global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a, int delay_ns)
 {
     begin();
@@ -107,18 +123,16 @@ __global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a
     int j = (int)threadIdx.x;
     int64_t in = r / a.inner * a.stride + r % a.inner * a.d;
     int64_t out = r / a.inner * a.out_stride + r % a.inner * a.d;
-    float held[HELD], sum = 0.0f;
-#pragma unroll
-    for (int n = 0; n < HELD; n++) {
-        int64_t i = j + (int64_t)BLOCK * n;
-        held[n] = i < a.d ? add_in_place(a, in + i) : 0.0f;
-    }
+    float held[HELD], later[HELD], sum = 0.0f;
+    load_row(a, in, j, BLOCK, held);
 #pragma unroll
     for (int n = 0; n < HELD; n++)
         sum = fmaf(held[n], held[n], sum);
-    for (int64_t i = j + (int64_t)BLOCK * HELD; i < a.d; i += BLOCK) {
-        float h = add_in_place(a, in + i);
-        sum = fmaf(h, h, sum);
+    for (int i = j + BLOCK * HELD; i < a.d; i += BLOCK * HELD) {
+        load_row(a, in, i, BLOCK, later);
+#pragma unroll
+        for (int n = 0; n < HELD; n++)
+            sum = fmaf(later[n], later[n], sum);
     }
     lanes[j] = sum;
     __syncthreads();
@@ -137,15 +151,12 @@ __global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a
             factor_shared = elem_norm_factor(all, (float)a.d, a.eps);
     }
     __syncthreads();
-    float factor = factor_shared;
-#pragma unroll
-    for (int n = 0; n < HELD; n++) {
-        int64_t i = j + (int64_t)BLOCK * n;
-        if (i < a.d)
-            store_norm(a, out, i, held[n], factor);
+    store_row(a, out, j, BLOCK, factor_shared, held);
+    a.add = NULL; /* h holds the sums */
+    for (int i = j + BLOCK * HELD; i < a.d; i += BLOCK * HELD) {
+        load_row(a, in, i, BLOCK, later);
+        store_row(a, out, i, BLOCK, factor_shared, later);
     }
-    for (int64_t i = j + (int64_t)BLOCK * HELD; i < a.d; i += BLOCK)
-        store_norm(a, out, i, a.h[in + i], factor);
 }
 
 extern "C" enum err_code cuda_rms_norm(struct kern *k, const struct rms_norm_args *a, struct err *e)
