@@ -162,6 +162,25 @@ START_TEST(tall_matrices_equal_oracle)
 }
 END_TEST
 
+/* Whichever kernel takes a product, at counts of rows that it would not be chosen for too. */
+START_TEST(every_path_equals_oracle)
+{
+    static const enum cuda_path paths[] = {CUDA_PATH_PLAIN, CUDA_PATH_FEW, CUDA_PATH_MANY};
+    static const int counts[] = {1, 5, 8, 9, 33, 64, 65, 130};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 22};
+    for (size_t i = 0; i < 3 * ARRAY_LEN(paths); i++) {
+        struct qformat q = {i % 3 == 0 ? 4 : 8, 64, DT_BF16};
+        struct fix_weight f = i % 3 == 2 ? fix_dense(&rng, 150, 1664, DT_BF16)
+                                         : fix_affine(&rng, 150, 1664, q, 0.02f);
+        cuda_of(r.side[1])->force_path = (int)paths[i / 3];
+        check_counts(&r, &f, counts, ARRAY_LEN(counts), (int)i % 4, false, "a forced path");
+        fix_weight_free(&f);
+    }
+    rig_close(&r);
+}
+END_TEST
+
 START_TEST(parts_equal_single_products)
 {
     static const int counts[] = {1, 7, 8, 24, 64, 100};
@@ -397,6 +416,7 @@ static void add(TCase *c)
     tcase_add_test(c, dense_equals_oracle);
     tcase_add_loop_test(c, row_counts_equal_oracle, 0, 3);
     tcase_add_test(c, tall_matrices_equal_oracle);
+    tcase_add_test(c, every_path_equals_oracle);
     tcase_add_test(c, parts_equal_single_products);
     tcase_add_test(c, embedding_equals_oracle);
     tcase_add_test(c, planted_faults_show);

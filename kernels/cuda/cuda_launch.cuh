@@ -14,12 +14,16 @@
 
 __device__ static inline void launch_trigger(void)
 {
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 __device__ static inline void launch_wait(void)
 {
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 /* Errors come back through cuda_launched. */
