@@ -4,9 +4,7 @@
  * A wrong argument is a fault of the caller: ERR_INTERNAL with the numbers, and the device is not
  * touched. Only what the device itself reports (ERR_DEVICE) sticks.
  */
-#include "kernels/kernels_private.h"
-
-#include <stdlib.h>
+#include "kernels/cuda/cuda_private.h"
 
 static enum kern_fault planted;
 
@@ -38,15 +36,31 @@ bool kern_arith_find(const char *name, enum kern_arith *a)
     return false;
 }
 
+static enum err_code open_cuda(struct kern **k, const struct kern_options *o, struct err *e)
+{
+#ifdef ASSAY_HAVE_CUDA
+    return cuda_open(k, o, e);
+#else
+    *k = NULL;
+    return err_set(e, ERR_DEVICE, "device '%s': this build has no CUDA backend", o->device);
+#endif
+}
+
+/* "auto" is CUDA where it can compute the arithmetic, else the CPU; e then holds why not CUDA. */
 enum err_code kern_open(struct kern **k, const struct kern_options *o, struct err *e)
 {
     const char *device = o->device ? o->device : "auto";
+    bool any = strcmp(device, "auto") == 0;
+    struct kern_options chosen = *o;
     *k = NULL;
-    if (strcmp(device, "cpu") == 0 || strcmp(device, "auto") == 0)
-        return cpu_open(k, o, e);
+    chosen.device = device;
     if (strncmp(device, "cuda", 4) == 0 && (device[4] == 0 || device[4] == ':'))
-        return err_set(e, ERR_DEVICE, "device '%s': this build has no CUDA backend", device);
-    return err_set(e, ERR_USAGE, "unknown device '%s': expected cpu, cuda:N or auto", device);
+        return open_cuda(k, &chosen, e);
+    if (!any && strcmp(device, "cpu") != 0)
+        return err_set(e, ERR_USAGE, "unknown device '%s': expected cpu, cuda:N or auto", device);
+    if (any && open_cuda(k, &chosen, e) == ERR_OK)
+        return ERR_OK;
+    return cpu_open(k, &chosen, e);
 }
 
 void kern_close(struct kern *k)

@@ -1,0 +1,481 @@
+/* cuda_few.cu: linear layers of up to 8 rows, where reading the weights is all the work.
+ *
+ * Work: one block of 16 warps a multiprocessor owns a contiguous run of tiles, so a contiguous run
+ * of bytes. A unit is one chunk of one tile; units go to the block's warps in turn. Bytes: each
+ * weight once. Loads: every warp has its own ring of pieces (128 k of a tile) filled by 16-byte
+ * asynchronous copies, and waits for nobody while it streams. x stands in shared memory in the
+ * order of the B operand, [32 k][row][lane % 4][16 bytes]: one conflict-free load for two steps.
+ *
+ * Order: a unit's chunk sum goes to its own slot in shared memory; when all units of a batch of
+ * tiles are there, threads add each output's slots in ascending chunk order: rule 2. Two buffers of
+ * slots let warps run on into the next batch while others still add.
+ *
+ * Where x does not fit, K is taken in windows of chunks: all units of a window, then x of the next
+ * one. A batch is then several phases, (batch, window); a warp's ring runs across phases.
+ *
+ * The kernel starts early (cuda_launch.cuh): its first weights are on their way when it waits for
+ * the kernels before it.
+ *
+ * Shapes: any K and N, every format. Its planted fault: slots added in descending order.
+ */
+#include "kernels/cuda/cuda_product.h"
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/cuda_frag.cuh"
+#include "kernels/cuda/cuda_launch.cuh"
+#include "kernels/mma90.h"
+
+#define WARPS       16
+#define THREADS     (32 * WARPS)
+#define ROWS_MAX    8
+#define GROUP_ANY   0          /* the length of a group is read, not compiled in */
+#define SLOTS_BYTES (28 << 10) /* of one buffer, if a tile's units fit */
+
+struct few_plan {
+    int n_tiles, n_chunks, chunk_pieces; /* of the launch; pieces of a whole chunk */
+    int batch_tiles;                     /* tiles of a batch */
+    int window;                          /* chunks whose x is in shared memory */
+    bool no_wait;                        /* planted fault */
+    int x_at, slots_at, slots_bytes;     /* in shared memory, after the ring */
+    int shared_bytes;
+};
+
+/* ---- a warp's way through its units -------------------------------------------------------------
+ */
+/* Where a warp stands: a unit of a phase. Phases are windows inside batches. */
+struct few_cursor {
+    int batch, window; /* first tile and first chunk of the phase */
+    int n_tiles, n_chunks;
+    int tile, chunk; /* of the unit, from the phase's first */
+    bool done;
+};
+
+struct few_range {
+    int first, end; /* tiles of the block */
+};
+
+__device__ static void start_phase(const struct few_plan &p, const struct few_range &r, int warp,
+                                   struct few_cursor *c)
+{
+    while (c->batch < r.end) {
+        c->n_tiles = MIN2(p.batch_tiles, r.end - c->batch);
+        c->n_chunks = MIN2(p.window, p.n_chunks - c->window);
+        if (warp < c->n_tiles * c->n_chunks) {
+            c->tile = warp / c->n_chunks;
+            c->chunk = warp % c->n_chunks;
+            return;
+        }
+        c->window += p.window;
+        if (c->window >= p.n_chunks) {
+            c->window = 0;
+            c->batch += p.batch_tiles;
+        }
+    }
+    c->done = true;
+}
+
+/* The warp's next unit; whole = WARPS / n_chunks and rest = WARPS % n_chunks are not divided out
+ * again while a phase lasts. */
+__device__ static void advance(const struct few_plan &p, const struct few_range &r, int warp,
+                               struct few_cursor *c)
+{
+    c->chunk += WARPS;
+    while (c->chunk >= c->n_chunks) {
+        c->chunk -= c->n_chunks;
+        c->tile++;
+    }
+    if (c->tile < c->n_tiles)
+        return;
+    c->window += p.window;
+    if (c->window >= p.n_chunks) {
+        c->window = 0;
+        c->batch += p.batch_tiles;
+    }
+    start_phase(p, r, warp, c);
+}
+
+/* Part and tile in it of a tile of the launch. */
+__device__ static const struct cuda_product &part_of(const struct cuda_products &all, int *tile)
+{
+    int i = 0;
+    while (i + 1 < all.n_parts && *tile >= all.part[i].n_tiles)
+        *tile -= all.part[i++].n_tiles;
+    return all.part[i];
+}
+
+__device__ static const uint8_t *unit_data(const struct cuda_products &all,
+                                           const struct few_plan &p, const struct few_cursor &c,
+                                           int *n_pieces)
+{
+    int tile = c.batch + c.tile, first = (c.window + c.chunk) * p.chunk_pieces;
+    const struct cuda_product &part = part_of(all, &tile);
+    *n_pieces = MIN2(p.chunk_pieces, part.order.n_pieces - first);
+    return part.data + tile * part.tile_bytes + (int64_t)first * part.order.piece_bytes;
+}
+
+/* ---- the ring -----------------------------------------------------------------------------------
+ */
+__device__ static void copy16(uint32_t to, const uint8_t *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+template <int N> __device__ static void wait_groups(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Stages of a warp's ring, for the longest piece of the format. */
+__host__ __device__ constexpr int ring_stages(int bits)
+{
+    return bits <= 3 ? 6 : bits <= 4 ? 4 : bits <= 8 ? 3 : 2;
+}
+
+/* Bytes of a piece that the compiler may know; 0 where it does not. */
+template <int BITS, enum cuda_scale SCALE, int GROUP>
+__device__ static constexpr int piece_bytes_of(void)
+{
+    if (BITS == CUDA_DENSE)
+        return CUDA_TILE_ROWS * CUDA_PIECE_K * 2;
+    if (GROUP == GROUP_ANY)
+        return 0;
+    return CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * BITS + CUDA_PIECE_K / (GROUP ? GROUP : 1) *
+                                                          CUDA_TILE_ROWS * 2 *
+                                                          (SCALE == CUDA_SCALE_F32 ? 4 : 2);
+}
+
+struct few_loader {
+    struct few_cursor at;
+    const uint8_t *data; /* next piece */
+    int left;            /* pieces of the unit that are still to be loaded */
+};
+
+/* Starts the copy of the next piece, and closes a group whether there was one or not. */
+__device__ static void load_piece(const struct cuda_products &all, const struct few_plan &p,
+                                  const struct few_range &r, int bytes, struct few_loader *l,
+                                  uint32_t stage)
+{
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    if (l->left > 0) {
+#pragma unroll
+        for (int i = 0; i < bytes; i += 512)
+            if (lane * 16 + i < bytes)
+                copy16(stage + (uint32_t)(lane * 16 + i), l->data + lane * 16 + i);
+        l->data += bytes;
+        if (--l->left == 0) {
+            advance(p, r, warp, &l->at);
+            if (!l->at.done)
+                l->data = unit_data(all, p, l->at, &l->left);
+        }
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* ---- x ------------------------------------------------------------------------------------------
+ */
+/* Four lanes hold four words each: lane t's word j becomes lane j's word t. */
+__device__ static void transpose4(uint32_t v[4])
+{
+    bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+    for (int j = 0; j < 4; j += 2) {
+        uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? v[j] : v[j + 1], 1);
+        v[j] = odd ? got : v[j];
+        v[j + 1] = odd ? v[j + 1] : got;
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t got = __shfl_xor_sync(0xffffffffu, high ? v[j] : v[j + 2], 2);
+        v[j] = high ? got : v[j];
+        v[j + 2] = high ? v[j + 2] : got;
+    }
+}
+
+/* Puts x of chunks [window, window + n) into shared memory; +0 beyond K. Four lanes read 32 k of a
+ * row and exchange, so that each stores 16 bytes of the B operand. */
+__device__ static void load_x(const struct cuda_products &all, const struct few_plan &p, int window,
+                              uint32_t *x)
+{
+    int64_t k0 = (int64_t)window * p.chunk_pieces * CUDA_PIECE_K, left = all.part[0].order.k - k0;
+    int n_pieces =
+        MIN2(p.window * p.chunk_pieces, all.part[0].order.n_pieces - window * p.chunk_pieces);
+    int n = n_pieces * (CUDA_PIECE_K / 8);
+    bool aligned = all.x_stride % 8 == 0 && (uintptr_t)all.x % 16 == 0;
+    for (int row = 0; row < all.n_tok; row++) {
+        const uint16_t *from = all.x + row * all.x_stride + k0;
+        for (int i = 0; i < n; i += THREADS) {
+            int at = i + (int)threadIdx.x;
+            uint32_t v[4] = {};
+            if (aligned && at * 8 + 8 <= left) {
+                uint4 w = *(const uint4 *)(const void *)(from + at * 8);
+                v[0] = w.x, v[1] = w.y, v[2] = w.z, v[3] = w.w;
+            } else {
+                for (int j = 0; j < 8; j++)
+                    if (at * 8 + j < left)
+                        v[j / 2] |= (uint32_t)from[at * 8 + j] << 16 * (j % 2);
+            }
+            transpose4(v);
+            if (at < n)
+                *(uint4 *)(void *)(x + (at / 4 * all.n_tok + row) * 16 + at % 4 * 4) =
+                    make_uint4(v[0], v[1], v[2], v[3]);
+        }
+    }
+}
+
+/* ---- a piece, a unit ----------------------------------------------------------------------------
+ */
+/* x: this lane's 16 bytes of the piece's first 32 k; live says that the lane's column is a row. */
+template <int BITS, enum cuda_scale SCALE, int GROUP>
+__device__ static void run_piece(const uint8_t *piece, int group_shift, const uint8_t *x,
+                                 int x_step, bool live, float acc[4])
+{
+    constexpr int scales_at = CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * BITS;
+    int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int block = 0; block < 2; block++) {
+        frag_words<BITS> words;
+        frag_load<BITS>(piece, block, lane, words);
+        frag_scale sc;
+#pragma unroll
+        for (int pair = 0; pair < 2; pair++) {
+            uint4 b = make_uint4(0, 0, 0, 0);
+            uint32_t a[4];
+            if (live)
+                b = *(const uint4 *)(const void *)(x + (block * 2 + pair) * x_step);
+            if constexpr (BITS != CUDA_DENSE) {
+                if (GROUP == GROUP_ANY || GROUP == 32 || pair == 0)
+                    frag_load_scale<SCALE>(piece + scales_at, (block * 2 + pair) >> group_shift,
+                                           lane, sc);
+            }
+            frag_step<BITS, SCALE>(words, sc, pair * 2, a);
+            frag_mma(acc, a, b.x, b.y);
+            frag_step<BITS, SCALE>(words, sc, pair * 2 + 1, a);
+            frag_mma(acc, a, b.z, b.w);
+        }
+    }
+}
+
+/* Adds the slots of a batch of tiles and writes its outputs; a warp takes a tile. */
+__device__ static void add_slots(const struct cuda_products &all, const struct few_plan &p,
+                                 int batch, int n_tiles, const float *slots)
+{
+    int per_tile = all.n_tok * CUDA_TILE_ROWS, lane = (int)threadIdx.x % 32;
+    int first = all.descending ? p.n_chunks - 1 : 0, step = all.descending ? -per_tile : per_tile;
+    for (int i = (int)threadIdx.x / 32; i < n_tiles; i += WARPS) {
+        int tile = batch + i;
+        const struct cuda_product &part = part_of(all, &tile);
+        int64_t r = (int64_t)tile * CUDA_TILE_ROWS + lane % CUDA_TILE_ROWS;
+        bool inside = r < part.rows;
+        float bias = inside && part.bias ? part.bias[r] : 0.0f;
+        for (int t = lane / CUDA_TILE_ROWS; t < all.n_tok; t += 2) {
+            const float *slot = slots + (i * p.n_chunks + first) * per_tile + t * CUDA_TILE_ROWS +
+                                lane % CUDA_TILE_ROWS;
+            float total = *slot;
+            for (int c = 1; c < p.n_chunks; c++)
+                total += *(slot += step);
+            if (inside)
+                part.out[t * part.out_stride + r] = part.bias ? total + bias : total;
+        }
+    }
+}
+
+__device__ static void put_slot(int n_tok, float *slot, const float acc[4])
+{
+    int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int t = lane % 4 * 2 + i % 2;
+        if (t < n_tok)
+            slot[t * CUDA_TILE_ROWS + lane / 4 + i / 2 * 8] = acc[i];
+    }
+}
+
+template <int BITS, enum cuda_scale SCALE, int GROUP>
+__global__ static void __launch_bounds__(THREADS, 1)
+    linear_few(const __grid_constant__ struct cuda_products all,
+               const __grid_constant__ struct few_plan p)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    launch_trigger();
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    constexpr int stages = ring_stages(BITS), known = piece_bytes_of<BITS, SCALE, GROUP>();
+    const int piece_bytes = known ? known : all.part[0].order.piece_bytes;
+    /* 32: 0, 64: 1, 128: 2 */
+    const int group_shift = (GROUP == GROUP_ANY ? all.part[0].order.group : GROUP) / 64;
+    int stage = 0, n_tok = all.n_tok, buffer = 0;
+    uint8_t *ring = shared + warp * stages * piece_bytes;
+    uint32_t ring_at = (uint32_t)__cvta_generic_to_shared(ring);
+    uint32_t *x = (uint32_t *)(shared + p.x_at);
+    struct few_range range = {(int)((int64_t)p.n_tiles * blockIdx.x / gridDim.x),
+                              (int)((int64_t)p.n_tiles * (blockIdx.x + 1) / gridDim.x)};
+    struct few_loader load = {};
+    load.at.batch = range.first;
+    start_phase(p, range, warp, &load.at);
+    struct few_cursor at = load.at;
+    if (!load.at.done)
+        load.data = unit_data(all, p, load.at, &load.left);
+    for (int s = 0; s < stages - 1; s++)
+        load_piece(all, p, range, piece_bytes, &load, ring_at + (uint32_t)(s * piece_bytes));
+    if (!p.no_wait) /* weights are on their way; x may still be in the making */
+        launch_wait();
+    const uint8_t *x_lane = (const uint8_t *)x + (lane / 4 * 4 + lane % 4) * 16;
+    bool live = lane / 4 < n_tok;
+    for (int batch = range.first; batch < range.end; batch += p.batch_tiles) {
+        int n_tiles = MIN2(p.batch_tiles, range.end - batch);
+        float *slots = (float *)(shared + p.slots_at + buffer * p.slots_bytes);
+        for (int window = 0; window < p.n_chunks; window += p.window) {
+            if (batch == range.first || p.window < p.n_chunks) {
+                __syncthreads();
+                load_x(all, p, window, x);
+                __syncthreads();
+            }
+            while (!at.done && at.batch == batch && at.window == window) {
+                float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                int n_pieces, x_step = n_tok * 64;
+                (void)unit_data(all, p, at, &n_pieces);
+                const uint8_t *x_unit = x_lane + at.chunk * p.chunk_pieces * 4 * x_step;
+                for (int i = 0; i < n_pieces; i++) {
+                    int next = stage == 0 ? stages - 1 : stage - 1;
+                    load_piece(all, p, range, piece_bytes, &load,
+                               ring_at + (uint32_t)(next * piece_bytes));
+                    wait_groups<stages - 1>();
+                    __syncwarp();
+                    run_piece<BITS, SCALE, GROUP>(ring + stage * piece_bytes, group_shift,
+                                                  x_unit + i * 4 * x_step, x_step, live, acc);
+                    __syncwarp();
+                    stage = stage + 1 == stages ? 0 : stage + 1;
+                }
+                put_slot(n_tok,
+                         slots +
+                             (at.tile * p.n_chunks + window + at.chunk) * n_tok * CUDA_TILE_ROWS,
+                         acc);
+                advance(p, range, warp, &at);
+            }
+        }
+        __syncthreads();
+        add_slots(all, p, batch, n_tiles, slots);
+        buffer ^= p.slots_bytes > 0 && p.batch_tiles < range.end - range.first;
+    }
+}
+
+/* ---- the host's side ----------------------------------------------------------------------------
+ */
+/* False when the shape does not fit: then the plain kernel takes it. */
+static bool make_plan(const struct cuda_kern *c, const struct cuda_products *all,
+                      struct few_plan *p, int *n_blocks)
+{
+    const struct cuda_order *o = &all->part[0].order;
+    int slot = all->n_tok * CUDA_TILE_ROWS * 4, x_chunk, room = (int)c->shared_max;
+    *p = (struct few_plan){};
+    for (int i = 0; i < all->n_parts; i++)
+        p->n_tiles += all->part[i].n_tiles;
+    p->chunk_pieces = mma90_chunk(o->k) / CUDA_PIECE_K;
+    p->n_chunks = (o->n_pieces + p->chunk_pieces - 1) / p->chunk_pieces;
+    x_chunk = p->chunk_pieces * CUDA_PIECE_K * 2 * all->n_tok;
+    *n_blocks = MIN2(c->n_sm, p->n_tiles);
+    int most = (p->n_tiles + *n_blocks - 1) / *n_blocks;
+    p->batch_tiles = MAX2(SLOTS_BYTES / (p->n_chunks * slot), 1);
+    while (p->batch_tiles > 1 && p->batch_tiles < most && p->batch_tiles * p->n_chunks % WARPS &&
+           p->batch_tiles * p->n_chunks > WARPS)
+        p->batch_tiles--;
+    p->batch_tiles = MIN2(MAX2(p->batch_tiles, 1), most);
+    p->slots_bytes = p->batch_tiles * p->n_chunks * slot;
+    p->x_at = WARPS * ring_stages(o->bits) * o->piece_bytes;
+    room -= p->x_at + p->slots_bytes * (p->batch_tiles < most ? 2 : 1);
+    p->window = MIN2(room / x_chunk, p->n_chunks);
+    if (p->window < 1)
+        return false;
+    int n_windows = (p->n_chunks + p->window - 1) / p->window;
+    p->window = (p->n_chunks + n_windows - 1) / n_windows;
+    p->slots_at = p->x_at + p->window * x_chunk;
+    p->shared_bytes = p->slots_at + p->slots_bytes * (p->batch_tiles < most ? 2 : 1);
+    return true;
+}
+
+template <int BITS, enum cuda_scale SCALE, int GROUP>
+static void launch(const struct cuda_kern *c, const struct cuda_products *all,
+                   const struct few_plan *p, int n_blocks)
+{
+    static bool allowed; /* as much shared memory as there is */
+    if (!allowed) {
+        (void)cudaFuncSetAttribute(linear_few<BITS, SCALE, GROUP>,
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->shared_max);
+        allowed = true;
+    }
+    launch_early(linear_few<BITS, SCALE, GROUP>, dim3((unsigned)n_blocks), THREADS,
+                 (size_t)p->shared_bytes, c->stream, *all, *p);
+}
+
+/* Formats that models are stored in have their lengths compiled in. */
+template <int BITS, enum cuda_scale SCALE>
+static void launch_group(const struct cuda_kern *c, const struct cuda_products *all,
+                         const struct few_plan *p, int n_blocks)
+{
+    if (all->part[0].order.group == 64)
+        launch<BITS, SCALE, 64>(c, all, p, n_blocks);
+    else if (all->part[0].order.group == 32)
+        launch<BITS, SCALE, 32>(c, all, p, n_blocks);
+    else
+        launch<BITS, SCALE, 128>(c, all, p, n_blocks);
+}
+
+template <int BITS>
+static void launch_bits(const struct cuda_kern *c, const struct cuda_products *all,
+                        const struct few_plan *p, int n_blocks)
+{
+    switch (all->part[0].order.scale) {
+    case CUDA_SCALE_LOW:
+        launch_group<4, CUDA_SCALE_LOW>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_NONE:
+    case CUDA_SCALE_FAST:
+        if (BITS == 8)
+            launch_group<8, CUDA_SCALE_FAST>(c, all, p, n_blocks);
+        else
+            launch<BITS, CUDA_SCALE_FAST, GROUP_ANY>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_BF16:
+        launch<BITS, CUDA_SCALE_BF16, GROUP_ANY>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_F16:
+        launch<BITS, CUDA_SCALE_F16, GROUP_ANY>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_F32:
+        launch<BITS, CUDA_SCALE_F32, GROUP_ANY>(c, all, p, n_blocks);
+        break;
+    }
+}
+
+bool cuda_few_run(const struct cuda_kern *c, const struct cuda_products *all)
+{
+    struct few_plan p;
+    int n_blocks;
+    if (all->n_tok > ROWS_MAX || !make_plan(c, all, &p, &n_blocks))
+        return false;
+    p.no_wait = c->plant_no_wait;
+    switch (all->part[0].order.bits) {
+    case 2:
+        launch_bits<2>(c, all, &p, n_blocks);
+        break;
+    case 3:
+        launch_bits<3>(c, all, &p, n_blocks);
+        break;
+    case 4:
+        launch_bits<4>(c, all, &p, n_blocks);
+        break;
+    case 5:
+        launch_bits<5>(c, all, &p, n_blocks);
+        break;
+    case 6:
+        launch_bits<6>(c, all, &p, n_blocks);
+        break;
+    case 8:
+        launch_bits<8>(c, all, &p, n_blocks);
+        break;
+    default:
+        launch<CUDA_DENSE, CUDA_SCALE_FAST, GROUP_ANY>(c, all, &p, n_blocks);
+        break;
+    }
+    return true;
+}

@@ -1,0 +1,120 @@
+/* cuda_private.h: what the files of the CUDA backend share: the kern, its scratch, how a launch is
+ * checked, how a kernel reports a wrong number, and the operations as the table takes them.
+ *
+ * Seen by C and CUDA. All work of a kern goes to its one stream, copies included, so that
+ * operations need no other order than that in which they are called. An operation launches kernels
+ * and returns; no operation allocates, waits or reads device memory from the host.
+ *
+ * A device fault found by CUDA is sticky (ERR_DEVICE, kept by kernels.c). A number that only the
+ * device sees and that is out of range (a token id) is reported through cuda_fault and comes back
+ * as ERR_INTERNAL with the next download.
+ */
+#ifndef ASSAY_KERNELS_CUDA_CUDA_PRIVATE_H
+#define ASSAY_KERNELS_CUDA_CUDA_PRIVATE_H
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "kernels/kernels_private.h"
+
+struct CUstream_st;
+struct CUevent_st;
+
+/* The first wrong number that a kernel met. */
+enum cuda_fault_kind { CUDA_FAULT_NONE, CUDA_FAULT_TOKEN };
+struct cuda_fault {
+    int32_t kind, row, value, limit;
+};
+
+#define CUDA_STAGES      8         /* pinned pieces in flight */
+#define CUDA_STAGE_BYTES (1 << 20) /* of one piece */
+
+/* Scratch by operation: bytes that kern_reserve takes for the largest step. The regions belong to
+ * one operation each, so that neighbours in the stream never meet in one. */
+struct cuda_scratch {
+    size_t linear;    /* chunk sums of linear layers and expert products */
+    size_t attention; /* split results */
+    size_t logits;    /* pieces of top k, sums and hashes */
+    size_t moe;       /* lists of routed rows */
+};
+
+struct cuda_kern {
+    struct kern base;
+    int device, n_sm;
+    size_t l2_bytes, shared_max; /* shared memory that a block may take */
+    struct CUstream_st *stream;
+    uint8_t *staging; /* pinned, CUDA_STAGES pieces */
+    struct CUevent_st *staged[CUDA_STAGES];
+    int next_stage;
+    struct cuda_fault *fault, *fault_seen; /* on the device; its pinned copy */
+    uint8_t *scratch;                      /* one block */
+    struct cuda_scratch scratch_bytes;
+    uint8_t *scratch_linear, *scratch_attention, *scratch_logits, *scratch_moe; /* in it */
+    struct kern_limits limits; /* zero before kern_reserve */
+    /* Planted by tests: the norm takes so much longer, and few-row products do not wait for it. */
+    int plant_delay_ns;
+    bool plant_no_wait;
+    int force_path; /* tests and bench: 0, or which path of cuda_linear.cu every product takes */
+};
+
+static inline struct cuda_kern *cuda_of(struct kern *k)
+{
+    return (struct cuda_kern *)k;
+}
+
+enum err_code cuda_open(struct kern **k, const struct kern_options *o, struct err *e);
+
+/* ERR_OK, or ERR_DEVICE with what the launches before this call gave. */
+MUST_USE enum err_code cuda_launched(const char *op, struct err *e);
+
+/* Scratch bytes of each group of operations for the limits: a pure function of them and of the
+ * device's shape. */
+size_t cuda_linear_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l);
+size_t cuda_attention_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l);
+size_t cuda_logits_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l);
+size_t cuda_moe_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l);
+
+/* cuda_weight.c */
+enum err_code cuda_weight_load(struct kern *k, const struct ckpt_weight *const *parts, int n,
+                               struct kern_weight **w, struct err *e);
+void cuda_weight_free(struct kern *k, struct kern_weight *w);
+size_t cuda_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n);
+
+size_t cuda_page_bytes(const struct kern *k, int n_kv, int head_dim);
+
+#define X(op) enum err_code cuda_##op(struct kern *, const struct op##_args *, struct err *);
+KERN_OPS(X)
+#undef X
+
+#ifdef __cplusplus
+}
+#endif
+
+/* ---- for kernels only -------------------------------------------------------------------------
+ */
+#ifdef __CUDACC__
+/* Keeps the first fault. The caller goes on with a number that is in range. */
+__device__ static inline void cuda_fault_set(struct cuda_fault *f, enum cuda_fault_kind kind,
+                                             int row, int value, int limit)
+{
+    if (atomicCAS(&f->kind, 0, (int)kind) == 0) {
+        f->row = row;
+        f->value = value;
+        f->limit = limit;
+    }
+}
+
+/* The page that holds position pos of row t's sequence. */
+__device__ static inline int cuda_page(const struct kern_rows &r, int t, int pos)
+{
+    return r.pages[(int64_t)r.seq[t] * r.pages_max + pos / KERN_PAGE];
+}
+#endif
+
+#endif

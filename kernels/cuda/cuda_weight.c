@@ -1,0 +1,218 @@
+/* cuda_weight.c: weights of the CUDA backend: sizes, and the load that puts them in device order.
+ *
+ * Host code alone; memory and copies go through the kern's own table. A load holds one batch of
+ * tiles in host memory at a time.
+ */
+#include "kernels/cuda/cuda_weight.h"
+
+#include "common/par.h"
+
+#define BATCH_BYTES (32u << 20)
+
+static int load_threads(void)
+{
+    return par_default_threads();
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------
+ */
+
+static int64_t n_scales(const struct ckpt_weight *w)
+{
+    return ckpt_weight_rows(w) * (ckpt_weight_k(w) / w->q.group);
+}
+
+/* bf16 scales occur in affine parts only, whose arrays can be looked at as they are. */
+static enum cuda_scale choose_scale(const struct kern_source *s)
+{
+    if (!s->affine)
+        return CUDA_SCALE_NONE;
+    if (s->q.scale == DT_F32)
+        return CUDA_SCALE_F32;
+    if (s->q.scale == DT_F16)
+        return CUDA_SCALE_F16;
+    enum cuda_scale all = CUDA_SCALE_LOW;
+    for (int i = 0; i < s->n; i++) {
+        const struct ckpt_weight *w = s->parts[i];
+        enum cuda_scale one = CUDA_SCALE_BF16;
+        if (w->enc == CKPT_AFFINE)
+            one = cuda_order_choose(w->scales, n_scales(w), s->q.bits);
+        all = MAX2(all, one);
+    }
+    return all;
+}
+
+static bool lay_out(const struct kern_source *s, enum cuda_scale scale, struct cuda_weight *w)
+{
+    size_t bytes;
+    if (s->k > INT32_MAX || s->rows > INT64_MAX / 2)
+        return false;
+    w->base.rows = s->rows;
+    w->base.k = s->k;
+    w->base.affine = s->affine;
+    w->base.q = s->q;
+    w->base.dtype = DT_BF16;
+    w->order = s->affine ? cuda_order_affine(s->q, scale, s->k) : cuda_order_dense(s->k);
+    w->n_tiles = (s->rows + CUDA_TILE_ROWS - 1) / CUDA_TILE_ROWS;
+    if (!checked_mul((size_t)w->order.n_pieces, (size_t)w->order.piece_bytes, &w->tile_bytes) ||
+        !checked_mul((size_t)w->n_tiles, w->tile_bytes, &bytes) || bytes > SIZE_MAX / 2)
+        return false;
+    w->base.bytes = bytes;
+    return true;
+}
+
+size_t cuda_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n)
+{
+    struct kern_source s;
+    struct cuda_weight w;
+    (void)k;
+    /* Both encodings of bf16 scales have one size. */
+    enum cuda_scale guess = CUDA_SCALE_BF16;
+    if (kern_source_init(&s, parts, n, NULL) != ERR_OK)
+        return 0;
+    if (s.affine && s.q.scale == DT_F32)
+        guess = CUDA_SCALE_F32;
+    return lay_out(&s, guess, &w) ? w.base.bytes : 0;
+}
+
+/* ---- load -------------------------------------------------------------------------------------
+ */
+
+struct load {
+    const struct kern_source *src;
+    const struct cuda_weight *w;
+    int64_t tile0; /* first of the batch */
+    uint8_t *batch;
+    size_t row_bytes; /* of a thread's buffers */
+    uint8_t *rows;
+    enum err_code *rc; /* of each thread */
+    struct err *err;
+};
+
+static void put_affine_row(const struct load *l, uint8_t *tile, int row, int64_t r, uint8_t *buf)
+{
+    const struct kern_source *s = l->src;
+    size_t code_bytes = align_up(qformat_row_bytes(s->q, s->k), 8);
+    size_t scale_bytes = (size_t)(s->k / s->q.group) * (s->q.scale == DT_F32 ? 4 : 2);
+    uint8_t *scales = buf + code_bytes, *biases = scales + align_up(scale_bytes, 8);
+    kern_source_affine_row(s, r, buf, scales, biases);
+    cuda_order_put(&l->w->order, tile, row, buf, scales, biases, s->q.scale);
+}
+
+static enum err_code put_dense_row(const struct load *l, uint8_t *tile, int row, int64_t r,
+                                   uint8_t *buf, struct err *e)
+{
+    const struct kern_source *s = l->src;
+    enum err_code rc = kern_source_dense_row(s, r, buf, e);
+    uint16_t *values = (uint16_t *)(void *)(buf + align_up((size_t)s->k * 4, 8));
+    if (rc != ERR_OK)
+        return rc;
+    for (int64_t i = 0; i < s->k; i++) {
+        if (s->dtype == DT_BF16)
+            values[i] = load_u16(buf + 2 * i);
+        else if (s->dtype == DT_F16)
+            values[i] = bf16_from_f32(f16_to_f32(load_u16(buf + 2 * i)));
+        else
+            values[i] = bf16_from_f32(load_f32(buf + 4 * i));
+    }
+    cuda_order_put_values(&l->w->order, tile, row, values);
+    return ERR_OK;
+}
+
+static void load_tile(void *ctx, int64_t i, int thread)
+{
+    const struct load *l = ctx;
+    uint8_t *tile = l->batch + (size_t)i * l->w->tile_bytes;
+    uint8_t *buf = l->rows + (size_t)thread * l->row_bytes;
+    memset(tile, 0, l->w->tile_bytes);
+    for (int row = 0; row < CUDA_TILE_ROWS; row++) {
+        int64_t r = (l->tile0 + i) * CUDA_TILE_ROWS + row;
+        if (r >= l->src->rows || l->rc[thread] != ERR_OK)
+            return;
+        if (l->src->affine)
+            put_affine_row(l, tile, row, r, buf);
+        else
+            l->rc[thread] = put_dense_row(l, tile, row, r, buf, &l->err[thread]);
+    }
+}
+
+static enum err_code load_batches(struct kern *k, struct load *l, int64_t per_batch, int threads,
+                                  struct err *e)
+{
+    enum err_code rc = ERR_OK;
+    for (l->tile0 = 0; l->tile0 < l->w->n_tiles && rc == ERR_OK; l->tile0 += per_batch) {
+        int64_t n = MIN2(per_batch, l->w->n_tiles - l->tile0);
+        par_for(threads, n, load_tile, l);
+        for (int i = 0; i < threads && rc == ERR_OK; i++) {
+            rc = l->rc[i];
+            if (rc != ERR_OK && e)
+                *e = l->err[i];
+        }
+        if (rc == ERR_OK)
+            rc = k->table->upload(k, l->w->data + (size_t)l->tile0 * l->w->tile_bytes, l->batch,
+                                  (size_t)n * l->w->tile_bytes, e);
+    }
+    return rc;
+}
+
+static enum err_code load_tiles(struct kern *k, const struct kern_source *s,
+                                const struct cuda_weight *w, struct err *e)
+{
+    int threads = load_threads();
+    size_t n = (size_t)threads;
+    int64_t per_batch = MAX2((int64_t)(BATCH_BYTES / w->tile_bytes), (int64_t)1);
+    struct load l = {.src = s, .w = w};
+    enum err_code rc = ERR_OK;
+    per_batch = MIN2(per_batch, w->n_tiles);
+    l.row_bytes = align_up((size_t)s->k * 8 + 64, 64); /* longer than any encoding of a row */
+    l.batch = malloc((size_t)per_batch * w->tile_bytes);
+    l.rows = malloc(n * l.row_bytes);
+    l.rc = calloc(n, sizeof *l.rc);
+    l.err = calloc(n, sizeof *l.err);
+    if (!l.batch || !l.rows || !l.rc || !l.err)
+        rc = err_set(e, ERR_NOMEM, "no memory for a batch of %lld tiles of %zu bytes",
+                     (long long)per_batch, w->tile_bytes);
+    if (rc == ERR_OK)
+        rc = load_batches(k, &l, per_batch, threads, e);
+    free(l.batch);
+    free(l.rows);
+    free(l.rc);
+    free(l.err);
+    return rc;
+}
+
+enum err_code cuda_weight_load(struct kern *k, const struct ckpt_weight *const *parts, int n,
+                               struct kern_weight **w, struct err *e)
+{
+    struct kern_source s;
+    *w = NULL;
+    enum err_code rc = kern_source_init(&s, parts, n, e);
+    if (rc != ERR_OK)
+        return rc;
+    struct cuda_weight *m = calloc(1, sizeof *m);
+    if (!m)
+        return err_set(e, ERR_NOMEM, "no memory for a weight's %zu bytes", sizeof *m);
+    void *data = NULL;
+    if (!lay_out(&s, choose_scale(&s), m))
+        rc = err_set(e, ERR_INPUT, "a matrix of %lld x %lld is too large", (long long)s.rows,
+                     (long long)s.k);
+    if (rc == ERR_OK)
+        rc = k->table->alloc(k, m->base.bytes, &data, e);
+    m->data = data;
+    if (rc == ERR_OK)
+        rc = load_tiles(k, &s, m, e);
+    if (rc != ERR_OK) {
+        cuda_weight_free(k, &m->base);
+        return rc;
+    }
+    *w = &m->base;
+    return ERR_OK;
+}
+
+void cuda_weight_free(struct kern *k, struct kern_weight *w)
+{
+    if (!w)
+        return;
+    k->table->free(k, ((struct cuda_weight *)w)->data);
+    free(w);
+}

@@ -1,0 +1,140 @@
+/* cuda_rig.h: the CPU oracle and a CUDA device side by side, for the tests of the CUDA backend.
+ *
+ * Both are kerns of the mma90 arithmetic; whatever one is given, the other is given too, and what
+ * they answer must be the same bytes (any NaN equals any NaN). A test program gives its tests to
+ * rig_suite, which skips them loudly where no CUDA device can be opened. The suites do not fork
+ * before a device is opened in the parent, so each test opens its own.
+ */
+#ifndef ASSAY_TESTS_CUDA_RIG_H
+#define ASSAY_TESTS_CUDA_RIG_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/cuda/cuda_private.h"
+#include "tests/kernels_fixture.h"
+
+struct rig {
+    struct kern *side[2]; /* oracle, device */
+};
+
+FIX_FN struct rig rig_open(void)
+{
+    static const char *const devices[] = {"cpu", "cuda:0"};
+    struct rig r;
+    for (int i = 0; i < 2; i++) {
+        struct kern_options o = {.device = devices[i], .arith = KERN_MMA90};
+        struct err e = {.text = ""};
+        ck_assert_msg(kern_open(&r.side[i], &o, &e) == ERR_OK, "%s", e.text);
+    }
+    return r;
+}
+
+FIX_FN void rig_close(struct rig *r)
+{
+    kern_close(r->side[0]);
+    kern_close(r->side[1]);
+}
+
+/* Device memory that holds `data`, or zeros. */
+FIX_FN void *rig_put(struct kern *k, const void *data, size_t bytes)
+{
+    struct err e = {.text = ""};
+    void *p;
+    fix_ok(kern_alloc(k, bytes, &p, &e), &e);
+    if (data)
+        fix_ok(kern_upload(k, p, data, bytes, &e), &e);
+    return p;
+}
+
+/* A copy in host memory, the caller's. */
+FIX_FN void *rig_get(struct kern *k, const void *p, size_t bytes)
+{
+    struct err e = {.text = ""};
+    void *out = malloc(bytes + 1);
+    ck_assert_ptr_nonnull(out);
+    fix_ok(kern_download(k, out, p, bytes, &e), &e);
+    return out;
+}
+
+/* The first of n words of 4 or 2 bytes in which two arrays differ, or -1. */
+FIX_FN int64_t rig_differ(const void *a, const void *b, size_t n, int word)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (word == 4) {
+            if (!fix_same(load_f32((const uint8_t *)a + 4 * i),
+                          load_f32((const uint8_t *)b + 4 * i)))
+                return (int64_t)i;
+        } else if (!fix_same(bf16_to_f32(load_u16((const uint8_t *)a + 2 * i)),
+                             bf16_to_f32(load_u16((const uint8_t *)b + 2 * i)))) {
+            return (int64_t)i;
+        }
+    }
+    return -1;
+}
+
+/* bf16 values: 0 ordinary, 1 exponents over 40 binades, 2 subnormal and tiny, 3 any bits. */
+FIX_FN uint16_t *rig_inputs(struct rng *r, size_t n, int kind)
+{
+    uint16_t *x = malloc(n * sizeof *x);
+    ck_assert_ptr_nonnull(x);
+    for (size_t i = 0; i < n; i++) {
+        uint16_t sign = (uint16_t)(rng_below(r, 2) << 15), man = (uint16_t)rng_below(r, 128);
+        if (kind == 0)
+            x[i] = bf16_from_f32(fix_uniform(r, -1, 1));
+        else if (kind == 1)
+            x[i] = (uint16_t)(sign | (107 + rng_below(r, 40)) << 7 | man);
+        else if (kind == 2)
+            x[i] = (uint16_t)(sign | rng_below(r, 4) << 7 | man);
+        else
+            x[i] = (uint16_t)rng_below(r, 65536);
+    }
+    return x;
+}
+
+FIX_FN bool rig_has_device(char why[ERR_TEXT_MAX])
+{
+    int pipes[2], status = 1;
+    why[0] = 0;
+    if (pipe(pipes) != 0)
+        return false;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct kern_options o = {.device = "cuda:0", .arith = KERN_MMA90};
+        struct err e = {.text = ""};
+        struct kern *k;
+        bool ok = kern_open(&k, &o, &e) == ERR_OK;
+        ssize_t n = write(pipes[1], e.text, strlen(e.text));
+        _exit(ok && n >= 0 ? 0 : 1);
+    }
+    close(pipes[1]);
+    ssize_t n = read(pipes[0], why, ERR_TEXT_MAX - 1);
+    close(pipes[0]);
+    why[n > 0 ? n : 0] = 0;
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+/* A suite whose tests `add` gives, when there is a device; those of add_small stand in a case named
+ * "small" of their own, for compute-sanitizer. */
+FIX_FN Suite *rig_suite(const char *name, void (*add)(TCase *), void (*add_small)(TCase *))
+{
+    static char why[ERR_TEXT_MAX];
+    Suite *s = suite_create(name);
+    TCase *c = tcase_create(name), *small = tcase_create("small");
+    if (rig_has_device(why)) {
+        tcase_set_timeout(c, 300);
+        tcase_set_timeout(small, 600);
+        add(c);
+        add_small(small);
+    } else {
+        test_skip(why);
+    }
+    suite_add_tcase(s, c);
+    suite_add_tcase(s, small);
+    return s;
+}
+
+#endif

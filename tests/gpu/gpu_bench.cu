@@ -1,0 +1,363 @@
+/* gpu_bench.cu: time of the linear kernels by shape and rows, and the read limit in the same run.
+ *
+ * Launches go into a CUDA graph as a step's do; every launch reads other weights, in all more than
+ * the second-level cache holds several times over. Times are of one launch: the median of replays
+ * over the launches of the graph. Bytes are the weights' as they are stored, codes and scales.
+ *
+ *   gpu_bench [PATH [FIRST [END]]]   shapes by rows number FIRST to END; PATH of cuda_product.h
+ *   gpu_bench -1                     the chain of an 8B model's linear layers
+ */
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/cuda_product.h"
+
+#define REPLAYS 7
+
+static void need(bool ok, const char *what)
+{
+    if (!ok) {
+        fprintf(stderr, "gpu_bench: %s\n", what);
+        exit(1);
+    }
+}
+
+static void need_ok(enum err_code rc, const struct err *e)
+{
+    need(rc == ERR_OK, e->text);
+}
+
+static void fill(void *p, size_t bytes, uint32_t mask)
+{
+    uint32_t state = 1, *w = (uint32_t *)p;
+    for (size_t i = 0; i < bytes / 4; i++) {
+        state = state * 1664525u + 1013904223u;
+        w[i] = (state >> 3 ^ state << 7) & mask;
+    }
+}
+
+/* A matrix of random codes with small scales, as a checkpoint holds it; stacked n times. */
+static struct ckpt_weight make_weight(int64_t rows, int64_t k, int bits)
+{
+    struct ckpt_weight w = {};
+    w.name = w.stored = "bench";
+    w.n_dim = 2;
+    w.dim[0] = rows;
+    w.dim[1] = k;
+    w.layer = -1;
+    if (bits == CUDA_DENSE) {
+        w.enc = CKPT_DENSE;
+        w.dtype = DT_BF16;
+        w.data = (uint8_t *)malloc((size_t)(rows * k) * 2);
+        fill((void *)w.data, (size_t)(rows * k) * 2, 0xbf7fbf7fu);
+        return w;
+    }
+    struct qformat q = {bits, 64, DT_BF16};
+    size_t codes = qformat_row_bytes(q, k) * (size_t)rows, n = (size_t)(rows * (k / 64));
+    w.enc = CKPT_AFFINE;
+    w.q = q;
+    w.data = (uint8_t *)malloc(codes);
+    fill((void *)w.data, codes, 0xffffffffu);
+    uint16_t *s = (uint16_t *)malloc(n * 2), *b = (uint16_t *)malloc(n * 2);
+    for (size_t i = 0; i < n; i++) {
+        s[i] = bf16_from_f32(0.3f / (float)(1 << bits));
+        b[i] = bf16_from_f32(-0.25f);
+    }
+    w.scales = (uint8_t *)s;
+    w.biases = (uint8_t *)b;
+    return w;
+}
+
+struct shape {
+    int64_t rows, k;
+    int bits;
+};
+
+static double time_graph(struct kern *k, cudaGraphExec_t graph, int launches)
+{
+    cudaStream_t stream = cuda_of(k)->stream;
+    cudaEvent_t from, to;
+    double us[REPLAYS];
+    cudaEventCreate(&from);
+    cudaEventCreate(&to);
+    for (int i = 0; i < REPLAYS + 2; i++) {
+        float ms = 0;
+        cudaEventRecord(from, stream);
+        cudaGraphLaunch(graph, stream);
+        cudaEventRecord(to, stream);
+        need(cudaEventSynchronize(to) == cudaSuccess, "a replay failed");
+        cudaEventElapsedTime(&ms, from, to);
+        if (i >= 2)
+            us[i - 2] = (double)ms * 1e3 / launches;
+    }
+    for (int i = 0; i < REPLAYS; i++)
+        for (int j = i + 1; j < REPLAYS; j++)
+            if (us[j] < us[i]) {
+                double t = us[i];
+                us[i] = us[j];
+                us[j] = t;
+            }
+    cudaEventDestroy(from);
+    cudaEventDestroy(to);
+    return us[REPLAYS / 2];
+}
+
+static void bench_shape(struct kern *k, const struct shape *s, const int *rows, int n_rows,
+                        int path)
+{
+    struct cuda_kern *c = cuda_of(k);
+    struct err e = {};
+    struct ckpt_weight source = make_weight(s->rows, s->k, s->bits);
+    const struct ckpt_weight *part = &source;
+    struct kern_weight *first;
+    need_ok(kern_weight_load(k, &part, 1, &first, &e), &e);
+    size_t bytes = first->bytes;
+    int n = (int)(600000000 / bytes) + 1;
+    struct cuda_weight *w = (struct cuda_weight *)calloc((size_t)n, sizeof *w);
+    for (int i = 0; i < n; i++) {
+        void *p;
+        w[i] = *cuda_weight_of(first);
+        need_ok(kern_alloc(k, bytes, &p, &e), &e);
+        w[i].data = (uint8_t *)p;
+        cudaMemcpyAsync(p, cuda_weight_of(first)->data, bytes, cudaMemcpyDeviceToDevice, c->stream);
+    }
+    int most = rows[n_rows - 1];
+    void *x, *out;
+    need_ok(kern_alloc(k, (size_t)(most * s->k) * 2, &x, &e), &e);
+    need_ok(kern_alloc(k, (size_t)(most * s->rows) * 4, &out, &e), &e);
+    struct kern_limits limits = {};
+    limits.n_tok = most;
+    limits.n_seq = most;
+    limits.pages_max = 1;
+    limits.n_head = 1;
+    limits.head_dim = 64;
+    limits.k_max = s->k;
+    limits.rows_max = s->rows;
+    need_ok(kern_reserve(k, &limits, &e), &e);
+    uint16_t *host = (uint16_t *)malloc((size_t)(most * s->k) * 2);
+    fill(host, (size_t)(most * s->k) * 2, 0xbf7fbf7fu);
+    need_ok(kern_upload(k, x, host, (size_t)(most * s->k) * 2, &e), &e);
+    c->force_path = path;
+    for (int i = 0; i < n_rows; i++) {
+        cudaGraph_t graph;
+        cudaGraphExec_t exec;
+        need(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess,
+             "capture");
+        for (int j = 0; j < n; j++) {
+            struct linear_args a = {};
+            a.n_tok = rows[i];
+            a.x = x;
+            a.x_stride = s->k;
+            a.n_parts = 1;
+            a.part[0].w = &w[j].base;
+            a.part[0].out = (float *)out;
+            a.part[0].out_stride = s->rows;
+            need_ok(kern_linear(k, &a, &e), &e);
+        }
+        need(cudaStreamEndCapture(c->stream, &graph) == cudaSuccess, "capture");
+        need(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "graph");
+        double us = time_graph(k, exec, n);
+        printf("%6lld x %5lld %2d bits %4d rows path %d: %8.2f us %7.1f GB/s %7.1f TFLOP/s\n",
+               (long long)s->rows, (long long)s->k, s->bits, rows[i], path, us,
+               (double)bytes / us * 1e-3,
+               2.0 * (double)s->rows * (double)s->k * rows[i] / us * 1e-6);
+        fflush(stdout);
+        cudaGraphExecDestroy(exec);
+        cudaGraphDestroy(graph);
+    }
+    c->force_path = 0;
+    for (int i = 0; i < n; i++)
+        kern_free(k, w[i].data);
+    kern_free(k, x);
+    kern_free(k, out);
+    kern_weight_free(k, first);
+    free(w);
+    free(host);
+}
+
+/* ---- the linear layers of an 8B model, one after the other --------------------------------------
+ */
+#define LAYERS 32
+#define CHAIN  5 /* qkv, o, gate and up, down; head */
+
+struct chain {
+    struct kern *k;
+    struct cuda_weight w[LAYERS][CHAIN];
+    float *h, *wide, *weight;
+    void *act;
+    size_t bytes;
+};
+
+static void chain_open(struct chain *c, struct kern *k)
+{
+    static const struct shape shapes[CHAIN] = {
+        {6144, 4096, 4}, {4096, 4096, 4}, {28672, 4096, 4}, {4096, 14336, 4}, {128256, 4096, 4}};
+    struct err e = {};
+    c->k = k;
+    for (int i = 0; i < CHAIN; i++) {
+        struct ckpt_weight source = make_weight(shapes[i].rows, shapes[i].k, shapes[i].bits);
+        const struct ckpt_weight *part = &source;
+        struct kern_weight *first;
+        need_ok(kern_weight_load(k, &part, 1, &first, &e), &e);
+        for (int l = 0; l < (i == CHAIN - 1 ? 1 : LAYERS); l++) {
+            void *p;
+            need_ok(kern_alloc(k, first->bytes, &p, &e), &e);
+            c->w[l][i] = *cuda_weight_of(first);
+            c->w[l][i].data = (uint8_t *)p;
+            cudaMemcpyAsync(p, cuda_weight_of(first)->data, first->bytes, cudaMemcpyDeviceToDevice,
+                            cuda_of(k)->stream);
+            c->bytes += first->bytes;
+        }
+    }
+    need_ok(kern_alloc(k, 64 * 4096 * 4, (void **)&c->h, &e), &e);
+    need_ok(kern_alloc(k, (size_t)64 * 128256 * 4, (void **)&c->wide, &e), &e);
+    need_ok(kern_alloc(k, 4096 * 4, (void **)&c->weight, &e), &e);
+    need_ok(kern_alloc(k, 64 * 14336 * 2, &c->act, &e), &e);
+    struct kern_limits limits = {};
+    limits.n_tok = 64;
+    limits.n_seq = limits.n_head = limits.pages_max = 1;
+    limits.head_dim = 64;
+    limits.k_max = 14336;
+    limits.rows_max = 128256;
+    need_ok(kern_reserve(k, &limits, &e), &e);
+}
+
+static void chain_norm(struct chain *c, int n, bool add)
+{
+    struct rms_norm_args a = {};
+    struct err e = {};
+    a.n_rows = n;
+    a.inner = 1;
+    a.stride = a.out_stride = a.d = 4096;
+    a.h = c->h;
+    a.add = add ? c->wide : NULL;
+    a.w = c->weight;
+    a.eps = 1e-5f;
+    a.out = c->act;
+    need_ok(kern_rms_norm(c->k, &a, &e), &e);
+}
+
+static void chain_linear(struct chain *c, int n, int layer, int which)
+{
+    struct linear_args a = {};
+    struct err e = {};
+    a.n_tok = n;
+    a.x = c->act;
+    a.x_stride = c->w[layer][which].base.k;
+    a.n_parts = 1;
+    a.part[0].w = &c->w[layer][which].base;
+    a.part[0].out = c->wide;
+    a.part[0].out_stride = c->w[layer][which].base.rows;
+    need_ok(kern_linear(c->k, &a, &e), &e);
+}
+
+static void chain_run(struct chain *c, int n)
+{
+    struct err e = {};
+    for (int l = 0; l < LAYERS; l++) {
+        struct act_mul_args a = {};
+        chain_norm(c, n, l > 0);
+        chain_linear(c, n, l, 0);
+        chain_linear(c, n, l, 1);
+        chain_norm(c, n, true);
+        chain_linear(c, n, l, 2);
+        a.n_rows = n;
+        a.d = 14336;
+        a.stride = 28672;
+        a.act = ACT_SILU;
+        a.gate = c->wide;
+        a.up = c->wide + 14336;
+        a.out = c->act;
+        need_ok(kern_act_mul(c->k, &a, &e), &e);
+        chain_linear(c, n, l, 3);
+    }
+    chain_norm(c, n, true);
+    chain_linear(c, n, 0, 4);
+}
+
+static void bench_chain(struct kern *k)
+{
+    static const int rows[] = {1, 2, 4, 8, 16, 32, 64};
+    static struct chain c;
+    chain_open(&c, k);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        cudaGraph_t graph;
+        cudaGraphExec_t exec;
+        need(cudaStreamBeginCapture(cuda_of(k)->stream, cudaStreamCaptureModeThreadLocal) ==
+                 cudaSuccess,
+             "capture");
+        chain_run(&c, rows[i]);
+        need(cudaStreamEndCapture(cuda_of(k)->stream, &graph) == cudaSuccess, "capture");
+        need(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "graph");
+        double us = time_graph(k, exec, 1);
+        printf(
+            "8B linear layers, norms and activations, %2d rows: %8.1f us %7.1f GB/s %8.0f rows/s\n",
+            rows[i], us, (double)c.bytes / us * 1e-3, rows[i] / us * 1e6);
+        fflush(stdout);
+        cudaGraphExecDestroy(exec);
+        cudaGraphDestroy(graph);
+    }
+}
+
+__global__ static void read_all(const uint4 *p, size_t n, uint32_t *out)
+{
+    uint32_t sum = 0;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        uint4 v = p[i];
+        sum ^= v.x ^ v.y ^ v.z ^ v.w;
+    }
+    if (sum == 0x12345678u)
+        *out = sum;
+}
+
+static void bench_read(struct kern *k)
+{
+    struct err e = {};
+    size_t bytes = (size_t)4 << 30;
+    void *p;
+    cudaEvent_t from, to;
+    need_ok(kern_alloc(k, bytes, &p, &e), &e);
+    cudaEventCreate(&from);
+    cudaEventCreate(&to);
+    float best = 1e9f;
+    for (int i = 0; i < 6; i++) {
+        float ms = 0;
+        cudaEventRecord(from, cuda_of(k)->stream);
+        read_all<<<132 * 16, 256, 0, cuda_of(k)->stream>>>((const uint4 *)p, bytes / 16,
+                                                           (uint32_t *)p);
+        cudaEventRecord(to, cuda_of(k)->stream);
+        need(cudaEventSynchronize(to) == cudaSuccess, "reading failed");
+        cudaEventElapsedTime(&ms, from, to);
+        best = ms < best ? ms : best;
+    }
+    printf("read limit: %.0f GB/s\n", (double)bytes / best * 1e-6);
+    kern_free(k, p);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct shape shapes[] = {{6144, 4096, 4},  {4096, 4096, 4},   {28672, 4096, 4},
+                                          {4096, 14336, 4}, {128256, 4096, 4}, {28672, 4096, 8},
+                                          {4096, 4096, 16}};
+    static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
+    struct kern_options o = {};
+    struct kern *k;
+    struct err e = {};
+    int path = argc > 1 ? atoi(argv[1]) : 0, first = argc > 2 ? atoi(argv[2]) : 0;
+    int n = argc > 3 ? atoi(argv[3]) : 10;
+    o.device = "cuda:0";
+    o.arith = KERN_MMA90;
+    need_ok(kern_open(&k, &o, &e), &e);
+    bench_read(k);
+    if (path < 0) {
+        bench_chain(k);
+        kern_close(k);
+        return 0;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
+        bench_shape(k, &shapes[i], rows + first, n - first, path);
+    kern_close(k);
+    return 0;
+}

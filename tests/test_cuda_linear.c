@@ -1,0 +1,429 @@
+/* test_cuda_linear.c: linear layers and the embedding on a CUDA device against the CPU oracle, byte
+ * by byte: every format, every path, both sides of each boundary of rows.
+ */
+#include "kernels/cuda/cuda_product.h"
+#include "tests/cuda_rig.h"
+
+static const int row_counts[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,  13,  14,  15,
+                                 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512};
+
+/* Rows [n, rows] of the product on one side; K of x is w's. */
+static float *product(struct kern *k, struct kern_weight *w, const uint16_t *x, int n,
+                      const float *bias)
+{
+    int64_t rows = kern_weight_rows(w), len = kern_weight_k(w);
+    void *dx = rig_put(k, x, (size_t)(n * len) * 2);
+    void *dbias = bias ? rig_put(k, bias, (size_t)rows * 4) : NULL;
+    void *out = rig_put(k, NULL, (size_t)(n * rows) * 4);
+    struct linear_args a = {.n_tok = n, .x = dx, .x_stride = len, .n_parts = 1};
+    struct err e = {.text = ""};
+    a.part[0] = (struct linear_part){w, dbias, out, rows};
+    fix_ok(kern_linear(k, &a, &e), &e);
+    float *host = rig_get(k, out, (size_t)(n * rows) * 4);
+    kern_free(k, dx);
+    kern_free(k, dbias);
+    kern_free(k, out);
+    return host;
+}
+
+static void reserve(struct rig *r, int n_tok, int64_t k_max, int64_t rows_max)
+{
+    struct kern_limits l = {.n_tok = n_tok,
+                            .n_seq = n_tok,
+                            .pages_max = 1,
+                            .n_head = 1,
+                            .head_dim = 64,
+                            .k_max = k_max,
+                            .rows_max = rows_max};
+    struct err e = {.text = ""};
+    fix_ok(kern_reserve(r->side[1], &l, &e), &e);
+}
+
+static void check_counts(struct rig *r, struct fix_weight *f, const int *counts, size_t n_counts,
+                         int kind, bool with_bias, const char *what)
+{
+    struct rng rng = {.seed = 7 + (uint64_t)kind};
+    struct kern_weight *w[2] = {fix_load(r->side[0], f), fix_load(r->side[1], f)};
+    int64_t rows = kern_weight_rows(w[0]), k = kern_weight_k(w[0]);
+    int most = counts[n_counts - 1];
+    uint16_t *x = rig_inputs(&rng, (size_t)(most * k), kind);
+    float *bias = with_bias ? fix_floats(&rng, (size_t)rows, -1, 1) : NULL;
+    float *want = product(r->side[0], w[0], x, most, bias);
+    reserve(r, most, k, rows);
+    for (size_t i = 0; i < n_counts; i++) {
+        float *got = product(r->side[1], w[1], x, counts[i], bias);
+        int64_t at = rig_differ(want, got, (size_t)(counts[i] * rows), 4);
+        ck_assert_msg(
+            at < 0,
+            "%s, %lld x %lld, %d rows, inputs %d: row %lld output %lld: %08x, expected %08x", what,
+            (long long)rows, (long long)k, counts[i], kind, (long long)(at / rows),
+            (long long)(at % rows), f32_bits(got[at]), f32_bits(want[at]));
+        free(got);
+    }
+    free(x);
+    free(bias);
+    free(want);
+    for (int i = 0; i < 2; i++)
+        kern_weight_free(r->side[i], w[i]);
+}
+
+/* Scales of any size, both encodings of bf16 scales, values beyond the ordinary. */
+static void make_hostile(struct rng *rng, struct fix_weight *f, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        size_t bytes = f->c.q.scale == DT_F32 ? 4 : 2;
+        for (size_t j = 0; j < bytes && rng_below(rng, 4) == 0; j++) {
+            f->scales[(size_t)i * bytes + j] = (uint8_t)rng_below(rng, 256);
+            f->biases[(size_t)i * bytes + j] = (uint8_t)rng_below(rng, 256);
+        }
+    }
+}
+
+START_TEST(packed_formats_equal_oracle)
+{
+    static const int all_bits[] = {2, 3, 4, 5, 6, 8}, groups[] = {32, 64, 128};
+    static const enum dtype scales[] = {DT_BF16, DT_F16, DT_F32};
+    static const int counts[] = {1, 3, 8, 9, 40, 70};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 11};
+    int bits = all_bits[_i];
+    for (size_t g = 0; g < ARRAY_LEN(groups); g++)
+        for (size_t s = 0; s < ARRAY_LEN(scales); s++)
+            for (int hostile = 0; hostile < 2; hostile++) {
+                struct qformat q = {bits, groups[g], scales[s]};
+                const int64_t lens[] = {groups[g], 5 * groups[g], 576 + groups[g] * 3, 1664};
+                for (size_t l = 0; l < ARRAY_LEN(lens); l++) {
+                    char what[64];
+                    int64_t k = lens[l] / groups[g] * groups[g], rows = 37 + 16 * (int64_t)l;
+                    struct fix_weight f = fix_affine(&rng, rows, k, q, 0.02f);
+                    if (hostile)
+                        make_hostile(&rng, &f, rows * (k / q.group));
+                    snprintf(what, sizeof what, "%d bits, groups of %d, %s%s", bits, groups[g],
+                             dtype_name(scales[s]), hostile ? ", hostile" : "");
+                    check_counts(&r, &f, counts, ARRAY_LEN(counts), hostile ? 3 : 0, l % 2, what);
+                    fix_weight_free(&f);
+                }
+            }
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(dense_equals_oracle)
+{
+    static const enum dtype types[] = {DT_BF16, DT_F16, DT_F32};
+    static const int counts[] = {1, 3, 8, 9, 40, 70};
+    static const int64_t lens[] = {1, 7, 40, 128, 576, 1025, 2056};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 12};
+    for (size_t t = 0; t < ARRAY_LEN(types); t++)
+        for (size_t l = 0; l < ARRAY_LEN(lens); l++) {
+            struct fix_weight f = fix_dense(&rng, 53, lens[l], types[t]);
+            check_counts(&r, &f, counts, ARRAY_LEN(counts), (int)l % 4, l % 2, "dense");
+            fix_weight_free(&f);
+        }
+    rig_close(&r);
+}
+END_TEST
+
+/* Widths of the real models, every count of rows, each kind of input. */
+START_TEST(row_counts_equal_oracle)
+{
+    static const int64_t lens[] = {576, 1536, 2048, 4096, 14336};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 13};
+    for (size_t l = 0; l < ARRAY_LEN(lens); l++)
+        for (int kind = 0; kind < 4; kind++) {
+            struct qformat q = {_i == 0 ? 4 : 8, 64, DT_BF16};
+            struct fix_weight f = _i < 2 ? fix_affine(&rng, 144, lens[l], q, 0.02f)
+                                         : fix_dense(&rng, 144, lens[l], DT_BF16);
+            check_counts(&r, &f, row_counts, ARRAY_LEN(row_counts), kind, false,
+                         _i == 0   ? "4 bits"
+                         : _i == 1 ? "8 bits"
+                                   : "dense");
+            fix_weight_free(&f);
+        }
+    rig_close(&r);
+}
+END_TEST
+
+/* Tall matrices: more tiles than multiprocessors, in one, two and three parts. */
+START_TEST(tall_matrices_equal_oracle)
+{
+    static const int counts[] = {1, 2, 8, 16, 33, 64, 128, 200};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 14};
+    for (int i = 0; i < 3; i++) {
+        struct qformat q = {i == 1 ? 8 : 4, i == 2 ? 32 : 64, DT_BF16};
+        struct fix_weight f = fix_affine(&rng, 6144 + 40 * i, i == 2 ? 2048 : 1024, q, 0.02f);
+        check_counts(&r, &f, counts, ARRAY_LEN(counts), 0, true, "tall");
+        fix_weight_free(&f);
+    }
+    rig_close(&r);
+}
+END_TEST
+
+/* Whichever kernel takes a product, at counts of rows that it would not be chosen for too. */
+START_TEST(every_path_equals_oracle)
+{
+    static const enum cuda_path paths[] = {CUDA_PATH_PLAIN, CUDA_PATH_FEW, CUDA_PATH_MANY};
+    static const int counts[] = {1, 5, 8, 9, 33, 64, 65, 130};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 22};
+    for (size_t i = 0; i < 3 * ARRAY_LEN(paths); i++) {
+        struct qformat q = {i % 3 == 0 ? 4 : 8, 64, DT_BF16};
+        struct fix_weight f = i % 3 == 2 ? fix_dense(&rng, 150, 1664, DT_BF16)
+                                         : fix_affine(&rng, 150, 1664, q, 0.02f);
+        cuda_of(r.side[1])->force_path = (int)paths[i / 3];
+        check_counts(&r, &f, counts, ARRAY_LEN(counts), (int)i % 4, false, "a forced path");
+        fix_weight_free(&f);
+    }
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(parts_equal_single_products)
+{
+    static const int counts[] = {1, 7, 8, 24, 64, 100};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 15};
+    struct qformat q = {4, 64, DT_BF16}, q8 = {8, 64, DT_BF16};
+    struct fix_weight f[3] = {fix_affine(&rng, 208, 1088, q, 0.02f),
+                              fix_affine(&rng, 72, 1088, q, 0.02f),
+                              fix_affine(&rng, 40, 1088, q8, 0.02f)};
+    struct kern *k = r.side[1];
+    reserve(&r, 128, 1088, 208);
+    for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
+        int n = counts[i];
+        struct linear_args a = {.n_tok = n, .x_stride = 1090, .n_parts = 3};
+        struct err e = {.text = ""};
+        uint16_t *x = rig_inputs(&rng, (size_t)n * 1090, 0);
+        float *want[3];
+        a.x = rig_put(k, x, (size_t)n * 1090 * 2);
+        for (int j = 0; j < 3; j++) {
+            struct linear_args one = {.n_tok = n, .x_stride = 1090, .n_parts = 1};
+            struct kern_weight *w = fix_load(r.side[0], &f[j]);
+            int64_t rows = kern_weight_rows(w);
+            one.x = x;
+            one.part[0] = (struct linear_part){w, NULL, malloc((size_t)(n * rows) * 4), rows};
+            fix_ok(kern_linear(r.side[0], &one, &e), &e);
+            want[j] = one.part[0].out;
+            kern_weight_free(r.side[0], w);
+            a.part[j] = (struct linear_part){fix_load(k, &f[j]), NULL,
+                                             rig_put(k, NULL, (size_t)(n * 512) * 4), 512};
+        }
+        fix_ok(kern_linear(k, &a, &e), &e);
+        for (int j = 0; j < 3; j++) {
+            int64_t rows = kern_weight_rows(a.part[j].w);
+            float *got = rig_get(k, a.part[j].out, (size_t)(n * 512) * 4);
+            for (int t = 0; t < n; t++)
+                ck_assert_msg(rig_differ(want[j] + t * rows, got + t * 512, (size_t)rows, 4) < 0,
+                              "%d rows, part %d, row %d", n, j, t);
+            free(got);
+            free(want[j]);
+            kern_free(k, a.part[j].out);
+            kern_weight_free(k, (struct kern_weight *)(uintptr_t)a.part[j].w);
+        }
+        kern_free(k, (void *)(uintptr_t)a.x);
+        free(x);
+    }
+    for (int j = 0; j < 3; j++)
+        fix_weight_free(&f[j]);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(embedding_equals_oracle)
+{
+    static const int all_bits[] = {2, 3, 4, 5, 6, 8, 16};
+    static const enum dtype scales[] = {DT_BF16, DT_F16, DT_F32};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 16};
+    for (size_t i = 0; i < ARRAY_LEN(all_bits) * 6; i++) {
+        int bits = all_bits[i / 6];
+        struct qformat q = {bits, 32 << i % 3, scales[i / 2 % 3]};
+        int64_t rows = 70, k = 384;
+        struct fix_weight f = bits == 16 ? fix_dense(&rng, rows, k, scales[i / 2 % 3])
+                                         : fix_affine(&rng, rows, k, q, 0.02f);
+        if (bits < 16 && i % 2)
+            make_hostile(&rng, &f, rows * (k / q.group));
+        int32_t ids[70];
+        float *out[2];
+        for (int t = 0; t < 70; t++)
+            ids[t] = (t * 31) % 70;
+        for (int s = 0; s < 2; s++) {
+            struct kern *side = r.side[s];
+            struct kern_weight *w = fix_load(side, &f);
+            struct kern_rows rows_of = {.n_tok = 70, .id = rig_put(side, ids, sizeof ids)};
+            struct embed_args a = {&rows_of, w, 1.5f, rig_put(side, NULL, 70 * 384 * 4)};
+            struct err e = {.text = ""};
+            fix_ok(kern_embed(side, &a, &e), &e);
+            out[s] = rig_get(side, a.out, 70 * 384 * 4);
+            kern_weight_free(side, w);
+        }
+        ck_assert_msg(rig_differ(out[0], out[1], 70 * 384, 4) < 0, "%d bits, case %zu", bits, i);
+        free(out[0]);
+        free(out[1]);
+        fix_weight_free(&f);
+    }
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(a_token_outside_is_reported_and_not_sticky)
+{
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 17};
+    struct fix_weight f = fix_dense(&rng, 16, 32, DT_BF16);
+    struct kern *k = r.side[1];
+    struct kern_weight *w = fix_load(k, &f);
+    int32_t ids[2] = {3, 16};
+    float out[64];
+    struct kern_rows rows = {.n_tok = 2, .id = rig_put(k, ids, sizeof ids)};
+    struct embed_args a = {&rows, w, 1.0f, rig_put(k, NULL, sizeof out)};
+    struct err e = {.text = ""};
+    fix_ok(kern_embed(k, &a, &e), &e);
+    ck_assert_int_eq(kern_download(k, out, a.out, sizeof out, &e), ERR_INTERNAL);
+    ck_assert_str_eq(e.text, "row 1: token 16 of 16");
+    ck_assert_int_eq(kern_download(k, out, a.out, sizeof out, &e), ERR_OK);
+    rig_close(&r);
+}
+END_TEST
+
+/* Each fault must be seen by the comparison with the oracle. */
+START_TEST(planted_faults_show)
+{
+    static const int counts[] = {3, 16, 64, 128};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 18};
+    struct qformat q = {4, 64, DT_BF16};
+    struct fix_weight f = fix_affine(&rng, 48, 4096, q, 0.02f);
+    struct kern_weight *w[2] = {fix_load(r.side[0], &f), fix_load(r.side[1], &f)};
+    reserve(&r, 128, 4096, 48);
+    for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
+        uint16_t *x = rig_inputs(&rng, (size_t)counts[i] * 4096, 0);
+        float *want = product(r.side[0], w[0], x, counts[i], NULL);
+        kern_plant(KERN_FAULT_CHUNK_ORDER);
+        float *got = product(r.side[1], w[1], x, counts[i], NULL);
+        kern_plant(KERN_FAULT_NONE);
+        ck_assert_msg(rig_differ(want, got, (size_t)counts[i] * 48, 4) >= 0, "%d rows", counts[i]);
+        free(x);
+        free(want);
+        free(got);
+    }
+    rig_close(&r);
+}
+END_TEST
+
+/* A norm and the product of what it gives, again and again with other rows: the product starts
+ * while the norm still runs. Returns how many of the products differ from the oracle's. */
+static int chained(struct rig *r, struct kern_weight *const w[2], int n, int repeats)
+{
+    enum { D = 1024 };
+    struct rng rng = {.seed = 20};
+    int64_t rows = kern_weight_rows(w[0]);
+    size_t bytes = (size_t)(n * rows) * 4, in = (size_t)(n * D);
+    int differ = 0;
+    float *weight = fix_floats(&rng, D, 0.5f, 1.5f), *h = malloc(in * 4);
+    void *dh[2], *dw[2], *dx[2], *out[2];
+    for (int s = 0; s < 2; s++) {
+        dh[s] = rig_put(r->side[s], NULL, in * 4);
+        dw[s] = rig_put(r->side[s], weight, D * 4);
+        dx[s] = rig_put(r->side[s], NULL, in * 2);
+        out[s] = rig_put(r->side[s], NULL, bytes);
+    }
+    for (int i = 0; i < repeats; i++) {
+        float *got[2];
+        for (size_t j = 0; j < in; j++)
+            h[j] = fix_uniform(&rng, -1, 1);
+        for (int s = 0; s < 2; s++) {
+            struct kern *k = r->side[s];
+            struct rms_norm_args norm = {.n_rows = n,
+                                         .inner = 1,
+                                         .stride = D,
+                                         .out_stride = D,
+                                         .d = D,
+                                         .h = dh[s],
+                                         .w = dw[s],
+                                         .eps = 1e-5f,
+                                         .out = dx[s]};
+            struct linear_args a = {.n_tok = n, .x = dx[s], .x_stride = D, .n_parts = 1};
+            struct err e = {.text = ""};
+            a.part[0] = (struct linear_part){w[s], NULL, out[s], rows};
+            fix_ok(kern_upload(k, dh[s], h, in * 4, &e), &e);
+            fix_ok(kern_rms_norm(k, &norm, &e), &e);
+            fix_ok(kern_linear(k, &a, &e), &e);
+            got[s] = rig_get(k, out[s], bytes);
+        }
+        differ += rig_differ(got[0], got[1], bytes / 4, 4) >= 0;
+        free(got[0]);
+        free(got[1]);
+    }
+    free(weight);
+    free(h);
+    return differ;
+}
+
+START_TEST(an_early_start_waits_for_its_input)
+{
+    static const int counts[] = {1, 3, 8};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 21};
+    struct qformat q = {4, 64, DT_BF16};
+    struct fix_weight f = fix_affine(&rng, 2112, 1024, q, 0.02f);
+    struct kern_weight *w[2] = {fix_load(r.side[0], &f), fix_load(r.side[1], &f)};
+    struct cuda_kern *c = cuda_of(r.side[1]);
+    for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
+        c->plant_delay_ns = 0;
+        ck_assert_int_eq(chained(&r, w, counts[i], 20), 0);
+        c->plant_delay_ns = 50000;
+        ck_assert_int_eq(chained(&r, w, counts[i], 10), 0);
+        c->plant_no_wait = true;
+        ck_assert_int_gt(chained(&r, w, counts[i], 10), 0);
+        c->plant_no_wait = false;
+    }
+    rig_close(&r);
+}
+END_TEST
+
+/* Every kernel once, for the sanitizers. */
+START_TEST(small_shapes_equal_oracle)
+{
+    static const int all_bits[] = {4, 8, 6, 3, 16};
+    static const int counts[] = {1, 8, 9, 40, 70};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 19};
+    for (size_t i = 0; i < ARRAY_LEN(all_bits); i++) {
+        struct qformat q = {all_bits[i], 64, i == 1 ? DT_F16 : DT_BF16};
+        int64_t k = i == 0 ? 1088 : 640, rows = i == 0 ? 136 : 40;
+        struct fix_weight f = all_bits[i] == 16 ? fix_dense(&rng, rows, k, DT_BF16)
+                                                : fix_affine(&rng, rows, k, q, 0.02f);
+        check_counts(&r, &f, counts, ARRAY_LEN(counts), 0, true, "small");
+        fix_weight_free(&f);
+    }
+    rig_close(&r);
+}
+END_TEST
+
+static void add_small(TCase *c)
+{
+    tcase_add_test(c, small_shapes_equal_oracle);
+    tcase_add_test(c, a_token_outside_is_reported_and_not_sticky);
+}
+
+static void add(TCase *c)
+{
+    tcase_add_loop_test(c, packed_formats_equal_oracle, 0, 6);
+    tcase_add_test(c, dense_equals_oracle);
+    tcase_add_loop_test(c, row_counts_equal_oracle, 0, 3);
+    tcase_add_test(c, tall_matrices_equal_oracle);
+    tcase_add_test(c, every_path_equals_oracle);
+    tcase_add_test(c, parts_equal_single_products);
+    tcase_add_test(c, embedding_equals_oracle);
+    tcase_add_test(c, planted_faults_show);
+    tcase_add_test(c, an_early_start_waits_for_its_input);
+}
+
+Suite *test_suite(void)
+{
+    return rig_suite("cuda linear", add, add_small);
+}

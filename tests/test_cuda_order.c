@@ -1,0 +1,188 @@
+/* test_cuda_order.c: the device order of weights is a permutation: what the checkpoint holds can be
+ * read back from it, and nothing else is in it. Runs without a device.
+ */
+#include "kernels/cuda/cuda_order.h"
+#include "tests/kernels_fixture.h"
+
+static struct rng rng = {.seed = 31};
+
+static const int all_bits[] = {2, 3, 4, 5, 6, 8}, groups[] = {32, 64, 128};
+
+struct order_case {
+    struct cuda_order o;
+    struct fix_weight f;
+    uint8_t *tile;
+};
+
+static enum cuda_scale scale_of(enum dtype t)
+{
+    return t == DT_F32 ? CUDA_SCALE_F32 : t == DT_F16 ? CUDA_SCALE_F16 : CUDA_SCALE_BF16;
+}
+
+static struct order_case make(struct qformat q, enum cuda_scale scale, int64_t k)
+{
+    struct order_case c = {.o = cuda_order_affine(q, scale, k),
+                           .f = fix_affine(&rng, CUDA_TILE_ROWS, k, q, 0.02f)};
+    int64_t n = k / q.group;
+    size_t row = qformat_row_bytes(q, k), size = q.scale == DT_F32 ? 4 : 2;
+    c.tile = calloc((size_t)c.o.n_pieces, (size_t)c.o.piece_bytes);
+    ck_assert_ptr_nonnull(c.tile);
+    for (int r = 0; r < CUDA_TILE_ROWS; r++)
+        cuda_order_put(&c.o, c.tile, r, c.f.data + (size_t)r * row,
+                       c.f.scales + (size_t)(r * n) * size, c.f.biases + (size_t)(r * n) * size,
+                       q.scale);
+    return c;
+}
+
+static void drop(struct order_case *c)
+{
+    free(c->tile);
+    fix_weight_free(&c->f);
+}
+
+static void check_case(const struct order_case *c, struct qformat q)
+{
+    size_t row_bytes = qformat_row_bytes(q, c->o.k);
+    for (int r = 0; r < CUDA_TILE_ROWS; r++)
+        for (int64_t k = 0; k < c->o.k; k++) {
+            const uint8_t *piece = c->tile + k / CUDA_PIECE_K * c->o.piece_bytes;
+            int in = (int)(k % CUDA_PIECE_K);
+            int64_t at = r * (c->o.k / q.group) + k / q.group;
+            ck_assert_uint_eq(cuda_order_code(piece, q.bits, c->o.plane_bytes[0], r, in),
+                              qformat_code(c->f.data + (size_t)r * row_bytes, q.bits, k));
+            for (int which = 0; which < 4; which += 2) {
+                float got = cuda_order_scale(piece + c->o.scales_at, c->o.scale, q.bits,
+                                             in / q.group, r, which);
+                float want = qformat_scale(which ? c->f.biases : c->f.scales, q.scale, at);
+                ck_assert_uint_eq(f32_bits(got), f32_bits(want));
+            }
+        }
+}
+
+START_TEST(codes_and_scales_come_back)
+{
+    static const enum dtype scales[] = {DT_BF16, DT_F16, DT_F32};
+    for (size_t b = 0; b < ARRAY_LEN(all_bits); b++)
+        for (size_t g = 0; g < ARRAY_LEN(groups); g++)
+            for (size_t s = 0; s < ARRAY_LEN(scales); s++) {
+                struct qformat q = {all_bits[b], groups[g], scales[s]};
+                for (int fast = 0; fast <= (scales[s] == DT_BF16); fast++) {
+                    struct order_case c =
+                        make(q, fast ? CUDA_SCALE_FAST : scale_of(scales[s]), 3 * groups[g]);
+                    check_case(&c, q);
+                    drop(&c);
+                }
+            }
+}
+END_TEST
+
+/* The bits of a tile that `tile` sets and `seen` had not, added to seen; -1 when one was there. */
+static int add_bits(const uint8_t *tile, uint8_t *seen, size_t bytes)
+{
+    int ones = 0;
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t new_bits = load_u64(tile + i), old = load_u64(seen + i);
+        if (new_bits & old)
+            return -1;
+        ones += __builtin_popcountll(new_bits);
+        store_u64(seen + i, new_bits | old);
+    }
+    return ones;
+}
+
+/* With all codes and scales zero but one bit, exactly one bit of the tile is set, and each of the
+ * row's bits another one: the order is a permutation of bits. */
+START_TEST(every_code_bit_has_its_own_place)
+{
+    struct qformat q = {all_bits[_i], 64, DT_BF16};
+    struct cuda_order o = cuda_order_affine(q, CUDA_SCALE_BF16, CUDA_PIECE_K);
+    size_t row_bytes = qformat_row_bytes(q, o.k), bytes = (size_t)o.piece_bytes;
+    uint8_t *codes = calloc(1, row_bytes), *seen = calloc(1, bytes), *tile = malloc(bytes);
+    uint8_t scales[8] = {0};
+    for (int r = 0; r < CUDA_TILE_ROWS; r++)
+        for (size_t bit = 0; bit < 8 * row_bytes; bit++) {
+            memset(tile, 0, bytes);
+            codes[bit / 8] = (uint8_t)(1 << bit % 8);
+            cuda_order_put(&o, tile, r, codes, scales, scales, q.scale);
+            codes[bit / 8] = 0;
+            ck_assert_int_eq(add_bits(tile, seen, bytes), 1);
+        }
+    for (int i = 0; i < o.scales_at; i++)
+        ck_assert_uint_eq(seen[i], 0xff);
+    free(codes);
+    free(seen);
+    free(tile);
+}
+END_TEST
+
+START_TEST(dense_values_come_back)
+{
+    int64_t k = 3 * CUDA_PIECE_K - 11;
+    struct cuda_order o = cuda_order_dense(k);
+    uint16_t *values = malloc((size_t)(CUDA_TILE_ROWS * k) * 2);
+    uint8_t *tile = calloc((size_t)o.n_pieces, (size_t)o.piece_bytes);
+    for (int64_t i = 0; i < CUDA_TILE_ROWS * k; i++)
+        values[i] = (uint16_t)(1 + i % 65535);
+    for (int r = 0; r < CUDA_TILE_ROWS; r++)
+        cuda_order_put_values(&o, tile, r, values + r * k);
+    for (int r = 0; r < CUDA_TILE_ROWS; r++)
+        for (int64_t i = 0; i < o.n_pieces * (int64_t)CUDA_PIECE_K; i++) {
+            const uint8_t *piece = tile + i / CUDA_PIECE_K * o.piece_bytes;
+            uint16_t got = load_u16(piece + cuda_order_value(r, (int)(i % CUDA_PIECE_K)));
+            ck_assert_uint_eq(got, i < k ? values[r * k + i] : 0);
+        }
+    free(values);
+    free(tile);
+}
+END_TEST
+
+/* Every bf16 scale that an encoding takes comes back from it, and none that it takes becomes an
+ * infinity. */
+START_TEST(the_encodings_have_bounds)
+{
+    for (size_t b = 0; b < ARRAY_LEN(all_bits); b++) {
+        int bits = all_bits[b];
+        for (uint32_t h = 0; h < 65536; h++) {
+            uint16_t stored = (uint16_t)h;
+            float s = bf16_to_f32(stored);
+            enum cuda_scale t = cuda_order_choose((const uint8_t *)&stored, 1, bits);
+            ck_assert((t != CUDA_SCALE_BF16) == (fabsf(s) < 8.0f / (float)(1 << bits)));
+            ck_assert((t == CUDA_SCALE_LOW) == (bits == 4 && fabsf(s) < 0x1p-5f));
+            for (int row = 0; row < 16 && t != CUDA_SCALE_BF16; row += 8) {
+                int power = cuda_order_power(t, bits, row);
+                float coded = cuda_order_encode(s, power);
+                ck_assert(isfinite(coded));
+                ck_assert_uint_eq(f32_bits(coded) & 0xffff, 0);
+                ck_assert_uint_eq(f32_bits(cuda_order_decode(coded, power)), f32_bits(s));
+            }
+        }
+    }
+}
+END_TEST
+
+/* One scale decides for the whole matrix. */
+START_TEST(the_largest_scale_chooses)
+{
+    uint16_t s[3] = {bf16_from_f32(0.01f), bf16_from_f32(-0.02f), bf16_from_f32(0.03f)};
+    const uint8_t *p = (const uint8_t *)s;
+    ck_assert_int_eq(cuda_order_choose(p, 3, 4), CUDA_SCALE_LOW);
+    s[0] = bf16_from_f32(-0.03125f);
+    ck_assert_int_eq(cuda_order_choose(p, 3, 4), CUDA_SCALE_FAST);
+    s[2] = bf16_from_f32(0.5f);
+    ck_assert_int_eq(cuda_order_choose(p, 3, 4), CUDA_SCALE_BF16);
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *s = suite_create("cuda order");
+    TCase *c = tcase_create("order");
+    tcase_add_test(c, codes_and_scales_come_back);
+    tcase_add_loop_test(c, every_code_bit_has_its_own_place, 0, ARRAY_LEN(all_bits));
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, dense_values_come_back);
+    tcase_add_test(c, the_encodings_have_bounds);
+    tcase_add_test(c, the_largest_scale_chooses);
+    suite_add_tcase(s, c);
+    return s;
+}
