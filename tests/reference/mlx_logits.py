@@ -1,9 +1,9 @@
 """Logits against mlx-lm in float32.
 
-usage: mlx_logits.py BUILD_DIR MODEL_F32_DIR [OUR_MODEL]
+usage: mlx_logits.py BUILD_DIR DATA MODEL
 
-MODEL_F32_DIR is an HF folder with float32 weights. Both sides run it, or ours runs OUR_MODEL (the
-packed checkpoint that the folder was expanded from). 20 prompts, 512 positions in all. Then tiny
+MODEL is anything that `assay convert` reads; it is converted and expanded to float32, mlx-lm runs
+the expansion and we run both. DATA is not used. 20 prompts, 512 positions in all. Then tiny
 random models: biases, a tied head, rope scaling of each kind, and one whose config is changed on one
 side, which must be seen. For every position the largest difference must stay within 1e-3 of the
 row's logit range, and the first choice must agree wherever mlx-lm's margin is larger than that.
@@ -126,8 +126,12 @@ def run_tiny(build, arguments, changes):
         return run_model(build, folder, folder, prompts, changes)
 
 
+def assay(build, *arguments):
+    subprocess.run([build / "assay", *map(str, arguments)], check=True, stderr=subprocess.DEVNULL)
+
+
 def main():
-    build, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    build = pathlib.Path(sys.argv[1])
     mx.set_default_device(mx.cpu)
     passed = failed = 0
     for name, arguments, changes in TINY:
@@ -140,12 +144,17 @@ def main():
     print(f"tiny, another rope base on one side: {t.failed} positions seen to differ")
     passed += t.failed > 200
     failed += t.failed <= 200
-    t = run_model(build, folder, sys.argv[3] if len(sys.argv) > 3 else folder,
-                  choose_prompts(folder))
-    print(f"{folder.name}: largest difference {t.worst:.3g} of the logit range, bar {BAR:g}; "
-          f"{t.undecided} positions without a clear first choice")
-    failed += t.failed + (t.passed + t.failed != POSITIONS)
-    print(f"{passed + t.passed} passed, {failed} failed, 0 skipped")
+    with tempfile.TemporaryDirectory() as scratch:
+        packed, folder = pathlib.Path(scratch, "packed"), pathlib.Path(scratch, "f32")
+        assay(build, "convert", sys.argv[3], "-o", packed)
+        assay(build, "convert", packed, "-o", folder, "--expand", "f32")
+        for ours in (folder, packed):
+            t = run_model(build, folder, ours, choose_prompts(folder))
+            print(f"{ours.name}: largest difference {t.worst:.3g} of the logit range, bar {BAR:g}; "
+                  f"{t.undecided} positions without a clear first choice")
+            passed += t.passed
+            failed += t.failed + (t.passed + t.failed != POSITIONS)
+    print(f"{passed} passed, {failed} failed, 0 skipped")
     return 1 if failed else 0
 
 

@@ -1,7 +1,8 @@
 """Packed checkpoints against MLX: its decoder gives our values, its encoder is never better, mlx-lm
 loads and runs what we write.
 
-Usage: mlx_packed.py BUILD [MODEL [--full]]; MODEL is anything that `assay convert` reads.
+Usage: mlx_packed.py BUILD DATA [MODEL [--full]]; MODEL is anything that `assay convert` reads; DATA
+is not used.
 
 Every bits and groups 32 and 64 on the model, 128 on its down projections and on a tiny model.
 Without --full: of the model the first and the last layer, and the embedding in one format.
@@ -151,7 +152,7 @@ def real_model(build, model, folder, full):
 def main():
     global skipped
     build = sys.argv[1]
-    model = next((a for a in sys.argv[2:] if not a.startswith("--")), "")
+    model = next((a for a in sys.argv[3:] if not a.startswith("--")), "")
     with tempfile.TemporaryDirectory() as folder:
         tiny = os.path.join(folder, "tiny")
         write_tiny(tiny)
