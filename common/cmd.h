@@ -2,7 +2,8 @@
 #ifndef ASSAY_COMMON_CMD_H
 #define ASSAY_COMMON_CMD_H
 
-#include "common/err.h"
+#include "common/json.h"
+#include "common/opt.h"
 
 /* What main.c read from the environment and the signals, once. */
 struct cmd_env {
@@ -14,6 +15,14 @@ struct cmd_env {
 /* argv[0] is the command's name. Returns ERR_OK or another code with its text in *e; main.c prints
  * the text and maps the code to the exit code. */
 typedef enum err_code (*cmd_fn)(int argc, char **argv, const struct cmd_env *env, struct err *e);
+
+/* Parses; with --help prints the help and sets *help: the command is done then. */
+MUST_USE enum err_code cmd_options(const struct opt_cmd *cmd, int argc, char **argv,
+                                   struct opt_list *args, bool *help, struct err *e);
+/* Writes the text to standard output and frees it, whatever happens. */
+MUST_USE enum err_code cmd_print(struct strbuf *text, struct err *e);
+/* The same for a JSON value, indented; v is taken and may be NULL (out of memory). */
+MUST_USE enum err_code cmd_print_json(json_t *v, struct err *e);
 
 enum err_code cmd_quantize(int argc, char **argv, const struct cmd_env *env, struct err *e);
 enum err_code cmd_convert(int argc, char **argv, const struct cmd_env *env, struct err *e);

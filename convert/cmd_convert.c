@@ -55,14 +55,7 @@ static enum err_code parse(int argc, char **argv, struct args *a, struct opt_lis
         .opts = opts,
         .args_min = 1,
         .args_max = 1};
-    enum err_code rc = opt_parse(&cmd, argc, argv, pos, help, NULL, e);
-    if (rc == ERR_OK && *help) {
-        struct strbuf text = {0};
-        opt_help(&cmd, &text);
-        fputs(text.data ? text.data : "", stdout);
-        strbuf_free(&text);
-    }
-    return rc;
+    return cmd_options(&cmd, argc, argv, pos, help, e);
 }
 
 static void show_progress(void *ctx, uint64_t more)
@@ -70,30 +63,13 @@ static void show_progress(void *ctx, uint64_t more)
     progress_add(ctx, more);
 }
 
-static enum err_code print_json(json_t *v, struct err *e)
-{
-    struct strbuf text = {0};
-    json_put(&text, v, JSON_INDENT(1));
-    strbuf_putc(&text, '\n');
-    json_decref(v);
-    enum err_code rc = strbuf_ok(&text, e);
-    if (rc == ERR_OK)
-        fwrite(text.data, 1, text.len, stdout);
-    strbuf_free(&text);
-    return rc;
-}
-
 static enum err_code print_plan(const struct plan *p, bool json, struct err *e)
 {
     struct strbuf text = {0};
     if (json)
-        return print_json(plan_text_json(p), e);
+        return cmd_print_json(plan_text_json(p), e);
     plan_text_put(p, &text);
-    enum err_code rc = strbuf_ok(&text, e);
-    if (rc == ERR_OK)
-        fwrite(text.data, 1, text.len, stdout);
-    strbuf_free(&text);
-    return rc;
+    return cmd_print(&text, e);
 }
 
 /* A line for each kind of change, with the first tensor that it happened to. */
@@ -137,11 +113,11 @@ static enum err_code report(const struct args *a, const struct plan *p,
                  worst, a->verify ? "; verified" : "");
     if (!a->json)
         return ERR_OK;
-    return print_json(json_pack("{s:s,s:I,s:I,s:I,s:f,s:b}", "out", a->out, "bytes",
-                                (json_int_t)s->bytes, "tensors", (json_int_t)s->n_tensors, "exact",
-                                (json_int_t)s->n_exact, "worst_relative_rms", s->worst_rel_rms,
-                                "verified", a->verify),
-                      e);
+    return cmd_print_json(json_pack("{s:s,s:I,s:I,s:I,s:f,s:b}", "out", a->out, "bytes",
+                                    (json_int_t)s->bytes, "tensors", (json_int_t)s->n_tensors,
+                                    "exact", (json_int_t)s->n_exact, "worst_relative_rms",
+                                    s->worst_rel_rms, "verified", a->verify),
+                          e);
 }
 
 static enum err_code make(const struct args *a, const struct plan *p,

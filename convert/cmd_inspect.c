@@ -29,18 +29,12 @@ static enum err_code show(const char *path, bool hash, bool json, struct err *e)
         rc = inspect_checkpoint(c, hash, &facts, e);
     else if (rc == ERR_INPUT)
         rc = facts_of_file(path, hash, &facts, e);
-    if (rc == ERR_OK) {
-        if (json)
-            json_put(&text, facts, JSON_INDENT(1));
-        else
-            inspect_text(facts, &text);
-        if (json)
-            strbuf_putc(&text, '\n');
-        rc = strbuf_ok(&text, e);
+    if (rc == ERR_OK && json) {
+        rc = cmd_print_json(json_incref(facts), e);
+    } else if (rc == ERR_OK) {
+        inspect_text(facts, &text);
+        rc = cmd_print(&text, e);
     }
-    if (rc == ERR_OK)
-        fwrite(text.data, 1, text.len, stdout);
-    strbuf_free(&text);
     json_decref(facts);
     checkpoint_close(c);
     return rc;
@@ -66,13 +60,8 @@ enum err_code cmd_inspect(int argc, char **argv, const struct cmd_env *env, stru
         .args_max = 1};
     struct opt_list pos = {0};
     (void)env;
-    enum err_code rc = opt_parse(&cmd, argc, argv, &pos, &help, NULL, e);
-    if (rc == ERR_OK && help) {
-        struct strbuf text = {0};
-        opt_help(&cmd, &text);
-        fputs(text.data ? text.data : "", stdout);
-        strbuf_free(&text);
-    } else if (rc == ERR_OK) {
+    enum err_code rc = cmd_options(&cmd, argc, argv, &pos, &help, e);
+    if (rc == ERR_OK && !help) {
         rc = show(pos.items[0], hash, json, e);
     }
     opt_list_free(&pos);

@@ -310,12 +310,17 @@ void inspect_text(const json_t *facts, struct strbuf *out)
                   json_is_true(json_object_get(facts, "tokenizer")) ? "yes" : "no",
                   json_is_true(json_object_get(facts, "chat_template")) ? "yes" : "no");
     put_files(out, json_object_get(facts, "files"));
-    strbuf_printf(
-        out, "total: %lld tensors, %lld weights, %s, %.3f bits per weight (matrices %.3f)\n\n",
-        int_of(t, "tensors"), int_of(t, "weights"), str_bytes(bytes, (uint64_t)int_of(t, "bytes")),
-        json_real_value(json_object_get(t, "bits_per_weight")),
-        json_real_value(json_object_get(t, "matrix_bits_per_weight")));
-    put_sums(out, "role", json_object_get(facts, "roles"));
-    put_sums(out, "format", json_object_get(facts, "formats"));
+    strbuf_printf(out, "total: %lld tensors, %lld weights, %s, %.3f bits per weight",
+                  int_of(t, "tensors"), int_of(t, "weights"),
+                  str_bytes(bytes, (uint64_t)int_of(t, "bytes")),
+                  json_real_value(json_object_get(t, "bits_per_weight")));
+    if (json_object_get(t, "matrix_bits_per_weight"))
+        strbuf_printf(out, " (matrices %.3f)",
+                      json_real_value(json_object_get(t, "matrix_bits_per_weight")));
+    strbuf_puts(out, "\n\n");
+    if (json_object_get(facts, "roles")) {
+        put_sums(out, "role", json_object_get(facts, "roles"));
+        put_sums(out, "format", json_object_get(facts, "formats"));
+    }
     put_tensors(out, json_object_get(facts, "tensors"));
 }

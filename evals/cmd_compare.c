@@ -197,15 +197,9 @@ enum err_code cmd_compare(int argc, char **argv, const struct cmd_env *env, stru
         rows,
         2,
         -1};
-    enum err_code rc = opt_parse(&cmd, argc, argv, &paths, &help, NULL, e);
-    if (rc != ERR_OK || help) {
-        struct strbuf text = {0};
-        if (rc == ERR_OK)
-            opt_help(&cmd, &text);
-        fputs(text.data ? text.data : "", stdout);
-        strbuf_free(&text);
+    enum err_code rc = cmd_options(&cmd, argc, argv, &paths, &help, e);
+    if (rc != ERR_OK || help)
         goto out;
-    }
     if (!a.out)
         rc = err_set(e, ERR_USAGE, "-o DIR is missing");
     if (rc == ERR_OK)

@@ -17,19 +17,19 @@
 
 struct variant {
     const char *path;
-    char name[128];         /* base name, made unique by "#2" */
+    char name[128]; /* base name, made unique by "#2" */
     bool is_trace;
     struct trace *trace;    /* what it answered */
     uint64_t bytes;         /* of all weights; 0: a trace */
     double bits_per_weight; /* over all weights; NaN: a trace */
     struct batch_result run;
-    double run_seconds;     /* speed.json only */
+    double run_seconds; /* speed.json only */
 };
 
 struct pair {
     const struct variant *ref, *var;
-    char not_comparable[256];   /* why, or empty */
-    struct parting *partings;   /* one per record of the reference */
+    char not_comparable[256]; /* why, or empty */
+    struct parting *partings; /* one per record of the reference */
     size_t n_records;
     bool same_ids, same_bits;   /* of every record */
     size_t n_same;              /* records with the same ids */
@@ -47,22 +47,22 @@ enum compare_verdict { COMPARE_SAME, COMPARE_DIFFER, COMPARE_NOT_COMPARABLE };
 struct comparison {
     struct variant *variants; /* [0] is the reference */
     size_t n_variants;
-    struct pair *pairs;       /* n_variants - 1 */
+    struct pair *pairs; /* n_variants - 1 */
     struct prompt_census census;
     char arith[16], device[32];
-    bool exact;               /* bits were demanded */
+    bool exact; /* bits were demanded */
     enum compare_verdict verdict;
 };
 
 struct compare_options {
     const char *const *paths;
     size_t n_paths;
-    const char *prompts;    /* NULL: every path is a trace */
+    const char *prompts; /* NULL: every path is a trace */
     struct engine_options engine;
     struct prompt_defaults defaults;
     bool special, exact, no_forced;
-    int64_t forced_max;     /* positions of a record that are forced at most; 0: all */
-    const char *trace_dir;  /* traces of runs made here are written there */
+    int64_t forced_max;    /* positions of a record that are forced at most; 0: all */
+    const char *trace_dir; /* traces of runs made here are written there */
     const volatile int *interrupted;
     lm_on_plan on_plan;
     void (*on_phase)(void *ctx, const char *what, const char *name, uint64_t total);

@@ -11,7 +11,7 @@
 void report_json(const struct comparison *c, struct strbuf *out);     /* docs/formats.md */
 void report_markdown(const struct comparison *c, struct strbuf *out); /* tables for a ticket */
 MUST_USE enum err_code report_html(const struct comparison *c, struct strbuf *out, struct err *e);
-void report_speed(const struct comparison *c, struct strbuf *out);    /* measured: never equal */
+void report_speed(const struct comparison *c, struct strbuf *out); /* measured: never equal */
 
 /* Shared by the writers. */
 /* One sentence on a pair: "q4: other tokens in 14 of 20 answers; KL 0.0312 ..." */

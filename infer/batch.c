@@ -12,7 +12,7 @@
 #include "common/io.h"
 #include "infer/ask.h"
 #include "infer/batch_out.h"
-#include "infer/reply.h"
+#include "infer/batch_trace.h"
 
 enum job_state { JOB_RUNNING, JOB_NEXT_TURN, JOB_DONE };
 
@@ -20,16 +20,13 @@ struct job {
     struct prompt_request *req;
     struct answer *answers; /* one per turn */
     size_t n_turns, turn;
-    json_t *history; /* messages so far, of turns */
+    json_t *history;            /* messages so far, of turns */
+    struct batch_trace *traces; /* one per turn, when there is a trace */
     struct token_list prompt;
-    char prompt_hash[65];
     enum job_state state;
     enum err_code failed; /* why the line became an error line */
     char why[ERR_TEXT_MAX];
     struct batch *batch;
-    struct trace_layer_op *ops; /* of the token at ops_pos */
-    size_t n_ops, cap_ops;
-    int64_t ops_pos;
 };
 
 struct batch {
@@ -62,11 +59,13 @@ static void job_free(struct job *j)
         return;
     for (size_t i = 0; i < j->n_turns; i++)
         answer_reset(&j->answers[i]);
+    for (size_t i = 0; j->traces && i < j->n_turns; i++)
+        batch_trace_free(&j->traces[i]);
+    free(j->traces);
     free(j->answers);
     json_decref(j->history);
     token_list_free(&j->prompt);
     prompt_request_free(j->req);
-    free(j->ops);
     free(j);
 }
 
@@ -95,65 +94,15 @@ static void on_row(void *user, void *req_user, const struct row_info *row)
     }
 }
 
-static void flush_ops(struct batch *b, struct job *j)
-{
-    struct err e = {.text = ""};
-    if (!j->n_ops)
-        return;
-    enum err_code rc = trace_writer_layers(b->trace, j->req->custom_id, (int)j->turn, j->ops_pos,
-                                           j->ops, j->n_ops, &e);
-    j->n_ops = 0;
-    break_off(b, rc, &e);
-}
-
 static void on_layer(void *user, void *req_user, int64_t pos, int layer, const char *op,
                      uint64_t hash)
 {
     struct batch *b = user;
     struct job *j = req_user;
-    if (j->n_ops && j->ops_pos != pos)
-        flush_ops(b, j);
-    if (j->n_ops == j->cap_ops) {
-        size_t cap = j->cap_ops ? j->cap_ops * 2 : 512;
-        struct trace_layer_op *more = realloc(j->ops, cap * sizeof *more);
-        if (!more) {
-            struct err e = {.text = "out of memory"};
-            break_off(b, ERR_NOMEM, &e);
-            return;
-        }
-        j->ops = more;
-        j->cap_ops = cap;
+    if (!batch_trace_layer(&j->traces[j->turn], pos, layer, op, hash)) {
+        struct err e = {.text = "out of memory"};
+        break_off(b, ERR_NOMEM, &e);
     }
-    j->ops_pos = pos;
-    j->ops[j->n_ops++] = (struct trace_layer_op){layer, op, hash};
-}
-
-static void trace_answer(struct batch *b, const struct job *j, const struct answer *a)
-{
-    struct err e = {.text = ""};
-    struct trace_record r = {.custom_id = j->req->custom_id,
-                             .turn = (int)j->turn,
-                             .prompt_ids = j->prompt.ids,
-                             .n_prompt = a->n_prompt,
-                             .text = a->text.len ? a->text.data : (char *)"",
-                             .text_len = a->text.len,
-                             .n = a->n};
-    strncpy(r.finish, finish_name(a->why), sizeof r.finish - 1);
-    memcpy(r.prompt, j->prompt_hash, sizeof r.prompt);
-    r.tok = calloc(a->n + 1, sizeof *r.tok);
-    enum err_code rc = r.tok ? ERR_OK : err_set(&e, ERR_NOMEM, "out of memory");
-    for (size_t i = 0; i < a->n && rc == ERR_OK; i++) {
-        const struct answer_token *t = &a->tok[i];
-        struct trace_token *to = &r.tok[i];
-        *to = (struct trace_token){
-            t->id, t->logprob, t->margin, t->hash, MIN2(t->n_top, b->o->trace_top), {0}, {0}};
-        memcpy(to->top_id, t->top_id, sizeof t->top_id);
-        memcpy(to->top_logprob, t->top_logprob, sizeof t->top_logprob);
-    }
-    if (rc == ERR_OK)
-        rc = trace_writer_record(b->trace, &r, &e);
-    free(r.tok);
-    break_off(b, rc, &e);
 }
 
 static void on_done(void *user, void *req_user, enum finish_reason why, const char *tail,
@@ -167,10 +116,6 @@ static void on_done(void *user, void *req_user, enum finish_reason why, const ch
     if (a->text.failed) {
         struct err e = {.text = "out of memory"};
         break_off(b, ERR_NOMEM, &e);
-    }
-    if (b->trace) {
-        flush_ops(b, j);
-        trace_answer(b, j, a);
     }
     j->state = j->turn + 1 < j->n_turns ? JOB_NEXT_TURN : JOB_DONE;
 }
@@ -217,7 +162,8 @@ static enum err_code start(struct batch *b, struct job *j, struct err *e)
     if (rc == ERR_OK) {
         j->answers[j->turn].n_prompt = (int64_t)j->prompt.n;
         b->res->prompt_tokens += j->prompt.n;
-        trace_prompt_hash(j->prompt.ids, j->prompt.n, j->prompt_hash);
+        if (j->traces && !batch_trace_prompt(&j->traces[j->turn], &j->prompt))
+            return err_set(e, ERR_NOMEM, "out of memory");
         j->state = JOB_RUNNING;
         rc = ask_submit(b->m, b->runner, j->req, &j->prompt, b->trace ? b->o->trace_top : 0,
                         b->o->score, j, &why);
@@ -246,7 +192,8 @@ static enum err_code add_job(struct batch *b, struct prompt_request *req, struct
     j->batch = b;
     j->n_turns = req->kind == PROMPT_TURNS && req->code == ERR_OK ? json_array_size(req->turns) : 1;
     j->answers = calloc(j->n_turns, sizeof *j->answers);
-    if (!j->answers) {
+    j->traces = b->trace ? calloc(j->n_turns, sizeof *j->traces) : NULL;
+    if (!j->answers || (b->trace && !j->traces)) {
         job_free(j);
         return err_set(e, ERR_NOMEM, "out of memory");
     }
@@ -311,6 +258,9 @@ static enum err_code write_head(struct batch *b, struct err *e)
             rc = strbuf_ok(&line, e);
         if (rc == ERR_OK && b->out)
             rc = batch_out_line(b->out, line.data, line.len, e);
+        for (size_t i = 0; b->trace && j->failed == ERR_OK && i < j->n_turns && rc == ERR_OK; i++)
+            rc = batch_trace_write(&j->traces[i], b->trace, j->req->custom_id, (int)i,
+                                   &j->answers[i], b->o->trace_top, e);
         if (rc != ERR_OK)
             break;
         b->res->n_failed += j->failed != ERR_OK;
@@ -401,6 +351,8 @@ static char *settings_text(const struct batch_options *o)
                   "score %d",
                   (unsigned long long)s->sampling.seed, s->logprobs, (long long)s->top_logprobs,
                   s->ignore_eos, o->defaults.chat, o->special, o->score);
+    if (o->defaults.date)
+        strbuf_printf(&b, ", date %s", o->defaults.date);
     for (int i = 0; i < s->n_stop; i++) {
         strbuf_puts(&b, ", stop ");
         json_put_string(&b, s->stop[i], strlen(s->stop[i]));
@@ -496,7 +448,9 @@ enum err_code batch_run(struct lm *m, const struct batch_options *o,
                                    .fingerprint = m->fingerprint,
                                    .arith = kern_arith_name(kern_arith(engine_kern(m->engine))),
                                    .tok = m->tok};
-    b.window = (size_t)engine_get_plan(m->engine)->batch_seqs * 4;
+    /* Hashes of every operation take some 10 KB a token: fewer jobs wait then. */
+    b.window = (size_t)engine_get_plan(m->engine)->batch_seqs *
+               (o->trace && o->trace_level == TRACE_LAYERS ? 1 : 4);
     b.jobs = calloc(b.window, sizeof(struct job *));
     enum err_code rc = b.jobs ? open_all(&b, census, e) : err_set(e, ERR_NOMEM, "out of memory");
     if (rc == ERR_OK)

@@ -129,6 +129,21 @@ static enum err_code import_text(struct chat_run *r, const char *text, size_t le
     return chat_str_new(r, text, len, mark, out);
 }
 
+/* The protocol's own words for who speaks. They are the model's, not the user's: templates build
+ * control tokens from them ('<|' + role + '|>'), and none of them can forge another one. */
+static bool is_known_role(const char *key, const json_t *value)
+{
+    static const char *const roles[] = {"system", "developer", "user",    "assistant",
+                                        "tool",   "function",  "ipython", "model"};
+    if (strcmp(key, "role") != 0 || !json_is_string(value))
+        return false;
+    for (size_t i = 0; i < ARRAY_LEN(roles); i++) {
+        if (strcmp(json_string_value(value), roles[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
 static enum err_code import_object(struct chat_run *r, const json_t *j, uint8_t mark,
                                    struct chat_value *out)
 {
@@ -137,7 +152,8 @@ static enum err_code import_object(struct chat_run *r, const json_t *j, uint8_t 
     for (void *it = json_object_iter(obj); it; it = json_object_iter_next(obj, it)) {
         struct chat_value k, v;
         CHAT_TRY(import_text(r, json_object_iter_key(it), json_object_iter_key_len(it), mark, &k));
-        CHAT_TRY(import(r, json_object_iter_value(it), mark, &v));
+        bool role = is_known_role(json_object_iter_key(it), json_object_iter_value(it));
+        CHAT_TRY(import(r, json_object_iter_value(it), role ? 0 : mark, &v));
         CHAT_TRY(chat_dict_set(r, out->u.dict, k, v));
     }
     return ERR_OK;

@@ -32,10 +32,18 @@ struct chat_spans {
 
 /* vars: an object with messages, add_generation_prompt, tools, documents (null when absent),
  * bos_token and so on; everything below vars is marked as the user's, except the keys of
- * `trusted` (bos_token, eos_token ...), which are the model's own. Bounded in time and depth. */
+ * `trusted` (bos_token, eos_token ...) and roles that the protocol names, which are the model's
+ * own. Bounded in time and depth. */
 MUST_USE enum err_code chat_render(const struct chat_template *t, const json_t *vars,
                                    const char *const *trusted, size_t n_trusted,
                                    struct chat_spans *out, struct err *e);
 void chat_spans_free(struct chat_spans *s);
+
+/* The messages as apply_chat_template of transformers 5.x hands them to a template: keys whose
+ * value is null are dropped, and the first that is there of reasoning_content, thinking and
+ * reasoning becomes the message's reasoning_content and, where it has none, its thinking. *out is
+ * a new reference; messages is not changed. ERR_INPUT for what is no array of objects and for an
+ * empty one. */
+MUST_USE enum err_code chat_messages_normalize(const json_t *messages, json_t **out, struct err *e);
 
 #endif

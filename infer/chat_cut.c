@@ -169,6 +169,7 @@ static enum err_code split(struct chat_run *r, const struct chat_value *self,
         CHAT_TRY(chat_arg_str(r, &v[0], "split", &sep));
         if (sep.len == 0)
             return chat_fail(r, "split: empty separator");
+        CHAT_TRY(right ? chat_step(r, self->u.s.len * sep.len) : ERR_OK);
         CHAT_TRY(right ? rsplit_at(r, self, &sep, max, out) : split_at(r, self, &sep, max, out));
     }
     if (right)
@@ -232,6 +233,7 @@ static enum err_code partition(struct chat_run *r, const struct chat_value *self
     CHAT_TRY(chat_arg_str(r, &v[0], "partition", &sep));
     if (sep.len == 0)
         return chat_fail(r, "partition: empty separator");
+    CHAT_TRY(chat_step(r, s->len * (right ? sep.len : 1)));
     size_t hit = right ? chat_rfind(s, &sep, s->len) : chat_find(s, &sep, 0);
     bool none = hit == SIZE_MAX;
     size_t a = none ? (right ? 0 : s->len) : hit, b = none ? a : hit + sep.len;

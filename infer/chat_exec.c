@@ -102,6 +102,7 @@ enum err_code chat_assign(struct chat_run *r, struct chat_scope *s, const struct
         if (ns->type != CHAT_SPACE)
             return chat_fail(r, "attribute '%.*s' set on something that is no namespace",
                              (int)MIN2(target->value.u.s.len, 60), chat_text(&target->value.u.s));
+        CHAT_TRY(chat_space_name(r, &target->value));
         return chat_dict_set(r, ns->u.dict, target->value, *v);
     }
     default:

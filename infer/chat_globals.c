@@ -77,10 +77,21 @@ static enum err_code g_dict(FUNC_ARGS)
     return ERR_OK;
 }
 
+/* The hub's namespaces take no private names. */
+enum err_code chat_space_name(struct chat_run *r, const struct chat_value *name)
+{
+    if (chat_is_str(name) && name->u.s.len && chat_text(&name->u.s)[0] == '_')
+        return chat_fail(r, "namespace attribute '%.*s' starts with '_'",
+                         (int)MIN2(name->u.s.len, (size_t)60), chat_text(&name->u.s));
+    return ERR_OK;
+}
+
 static enum err_code g_namespace(FUNC_ARGS)
 {
     CHAT_TRY(g_dict(r, args, out));
     out->type = CHAT_SPACE;
+    for (size_t i = 0; i < out->u.dict->n; i++)
+        CHAT_TRY(chat_space_name(r, &out->u.dict->p[i].k));
     return ERR_OK;
 }
 

@@ -186,6 +186,7 @@ static enum err_code search(struct chat_run *r, const struct chat_value *self,
     struct chat_str want;
     int64_t base;
     CHAT_TRY(search_args(r, self, args, &part, &want, &base));
+    CHAT_TRY(right ? chat_step(r, part.u.s.len * want.len) : ERR_OK);
     size_t hit =
         right ? chat_rfind(&part.u.s, &want, part.u.s.len) : chat_find(&part.u.s, &want, 0);
     if (hit == SIZE_MAX) {

@@ -538,6 +538,7 @@ enum err_code chat_splitlines(struct chat_run *r, const struct chat_value *s, bo
                               struct chat_value *out);
 enum err_code chat_format(struct chat_run *r, const struct chat_value *fmt,
                           const struct chat_args *args, struct chat_value *out);
+enum err_code chat_space_name(struct chat_run *r, const struct chat_value *name);
 const struct chat_func *chat_global_find(const struct chat_str *name);
 enum err_code chat_strftime(struct chat_run *r, const struct chat_value *fmt,
                             struct chat_value *out);

@@ -99,9 +99,7 @@ static enum err_code run_plan(const struct args *a, const struct engine_options 
                   (unsigned long long)p.scratch, (unsigned long long)p.host, (long long)p.pages,
                   (long long)p.ctx, p.batch_tokens, p.batch_seqs);
 #pragma GCC diagnostic pop
-    fputs(b.data ? b.data : "", stdout);
-    strbuf_free(&b);
-    return ERR_OK;
+    return cmd_print(&b, e);
 }
 
 /* ---- --batch ----------------------------------------------------------------------------------
@@ -343,15 +341,9 @@ enum err_code cmd_infer(int argc, char **argv, const struct cmd_env *env, struct
         rows,
         0,
         0};
-    enum err_code rc = opt_parse(&cmd, argc, argv, &positional, &help, NULL, e);
-    if (rc != ERR_OK || help) {
-        struct strbuf text = {0};
-        if (rc == ERR_OK)
-            opt_help(&cmd, &text);
-        fputs(text.data ? text.data : "", stdout);
-        strbuf_free(&text);
+    enum err_code rc = cmd_options(&cmd, argc, argv, &positional, &help, e);
+    if (rc != ERR_OK || help)
         goto out;
-    }
     rc = check_args(&a, e);
     if (rc == ERR_OK)
         rc = model_opts_engine(&a.how, &eo, e);

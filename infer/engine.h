@@ -17,7 +17,7 @@ struct engine_options {
     struct kern_options kern;
     int batch_tokens; /* most rows of a step; 0: 512 */
     int batch_seqs;   /* most sequences of a step; 0: 64 */
-    /* Pages for this many tokens in all; 0: batch_seqs * ctx, but at most 2 GiB and half of the
+    /* Pages for this many tokens in all; 0: batch_seqs * ctx, but at most 1 GiB and half of the
      * memory that is left, and at least one sequence of ctx. */
     int64_t kv_tokens;
     int64_t ctx;  /* longest sequence; 0: the model's own, at most 8192 */

@@ -11,7 +11,7 @@
 
 #define BATCH_TOKENS_MAX 65536
 #define CTX_DEFAULT      8192
-#define KV_DEFAULT_BYTES ((uint64_t)2 << 30)
+#define KV_DEFAULT_BYTES ((uint64_t)1 << 30)
 
 /* ---- what is there --------------------------------------------------------------------------- */
 

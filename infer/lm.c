@@ -25,7 +25,10 @@ static enum err_code open_text_side(struct lm *m, struct err *e)
 {
     const struct checkpoint *c = m->ckpt;
     if (!c->tokenizer_json)
-        return err_set(e, ERR_INPUT, "no tokenizer.json: expected one beside the weights");
+        return err_set(e, ERR_INPUT, "%s",
+                       c->tokenizer_err.text[0]
+                           ? c->tokenizer_err.text
+                           : "no tokenizer.json: expected one beside the weights");
     enum err_code rc =
         tokenizer_new(&m->tok, c->tokenizer_json, c->tokenizer_len, c->tokenizer_config, e);
     if (rc != ERR_OK)
@@ -35,7 +38,9 @@ static enum err_code open_text_side(struct lm *m, struct err *e)
     sha_text(c->chat_template, len, m->template_sha);
     if (!len)
         return ERR_OK;
-    rc = chat_compile(&m->chat, c->chat_template, len, e);
+    rc = tokenizer_guard(m->tok, c->chat_template, len, e);
+    if (rc == ERR_OK)
+        rc = chat_compile(&m->chat, c->chat_template, len, e);
     return err_wrap(e, rc, "chat template");
 }
 
@@ -47,6 +52,7 @@ enum err_code lm_open(struct lm **out, const char *path, const struct engine_opt
     if (!m)
         return err_set(e, ERR_NOMEM, "out of memory");
     struct engine_plan plan;
+    struct engine_options planned;
     enum err_code rc = checkpoint_open(&m->ckpt, path, e);
     if (rc != ERR_OK)
         goto out;
@@ -58,7 +64,9 @@ enum err_code lm_open(struct lm **out, const char *path, const struct engine_opt
     rc = open_text_side(m, e);
     if (rc != ERR_OK)
         goto wrap;
-    rc = engine_new(&m->engine, m->ckpt, o, e);
+    planned = *o;
+    planned.kv_tokens = plan.pages * KERN_PAGE; /* what was printed, whatever is free by now */
+    rc = engine_new(&m->engine, m->ckpt, &planned, e);
     if (rc != ERR_OK)
         goto wrap;
     set_fingerprint(m);
@@ -110,6 +118,7 @@ static json_t *chat_vars(const struct lm *m, json_t *messages, const json_t *ext
     json_object_set_new(vars, "add_generation_prompt", json_true());
     json_object_set_new(vars, "tools", json_null());
     json_object_set_new(vars, "documents", json_null());
+    json_object_set_new(vars, CHAT_NOW_KEY, json_string(LM_TEMPLATE_DATE));
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)extra, key, value) json_object_set(vars, key, value);
@@ -123,17 +132,22 @@ static json_t *chat_vars(const struct lm *m, json_t *messages, const json_t *ext
     return vars;
 }
 
-enum err_code lm_encode_chat(const struct lm *m, json_t *messages, const json_t *extra,
+enum err_code lm_encode_chat(const struct lm *m, const json_t *messages, const json_t *extra,
                              struct token_list *out, struct err *e)
 {
     static const char *const trusted[] = {"bos_token", "eos_token", "unk_token", "pad_token"};
     if (!m->chat)
         return err_set(e, ERR_INPUT, "the model has no chat template: give a prompt, not messages");
-    json_t *vars = chat_vars(m, messages, extra);
+    json_t *normal;
+    enum err_code rc = chat_messages_normalize(messages, &normal, e);
+    if (rc != ERR_OK)
+        return rc;
+    json_t *vars = chat_vars(m, normal, extra);
+    json_decref(normal);
     if (!vars)
         return err_set(e, ERR_NOMEM, "out of memory");
     struct chat_spans spans = {0};
-    enum err_code rc = chat_render(m->chat, vars, trusted, ARRAY_LEN(trusted), &spans, e);
+    rc = chat_render(m->chat, vars, trusted, ARRAY_LEN(trusted), &spans, e);
     if (rc == ERR_OK)
         rc = tokenizer_encode_spans(m->tok, spans.spans, spans.n, TOK_PARSE_SPECIAL, out, e);
     chat_spans_free(&spans);

@@ -28,9 +28,13 @@ void lm_close(struct lm *m);
 /* Raw text plus the tokenizer's own BOS. special: added tokens in the text are parsed. */
 MUST_USE enum err_code lm_encode_text(const struct lm *m, const char *text, size_t len,
                                       bool special, struct token_list *out, struct err *e);
+/* The date that templates are told, unless the request says another: there is no clock in data.
+ * It is the day that Llama 3's own template falls back to. */
+#define LM_TEMPLATE_DATE "2024-07-26"
 /* messages rendered through the template with a generation prompt. extra: an object whose keys
- * join the template's variables (tools, documents, chat_template_kwargs); may be NULL. */
-MUST_USE enum err_code lm_encode_chat(const struct lm *m, json_t *messages, const json_t *extra,
-                                      struct token_list *out, struct err *e);
+ * join the template's variables (tools, documents, chat_template_kwargs, CHAT_NOW_KEY); may be
+ * NULL. */
+MUST_USE enum err_code lm_encode_chat(const struct lm *m, const json_t *messages,
+                                      const json_t *extra, struct token_list *out, struct err *e);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "infer/lm.h"
+
 static const char *const ariths[] = {"auto", "f32", "mma90", NULL};
 
 void model_opts_init(struct model_opts *m)
@@ -83,6 +85,8 @@ void request_opts_rows(struct request_opts *r, struct opt *rows, size_t *n)
          "and those of the K best tokens (default 0)"},
         {OPT_FLAG, 0, "chat", &r->chat, 0, 0, NULL, NULL,
          "a prompt is a user message: render the chat template"},
+        {OPT_STRING, 0, "date", &r->date, 0, 0, NULL, "YYYY-MM-DD",
+         "the day that chat templates are told (default " LM_TEMPLATE_DATE ": no clock in data)"},
         {OPT_FLAG, 0, "special", &r->special, 0, 0, NULL, NULL,
          "special tokens written in raw text are parsed"},
         {OPT_FLAG, 0, "ignore-fields", &r->ignore_fields, 0, 0, NULL, NULL,
@@ -157,6 +161,7 @@ enum err_code request_opts_defaults(const struct request_opts *r, struct prompt_
     s->top_logprobs = r->top_logprobs;
     s->ignore_eos = r->ignore_eos;
     d->chat = r->chat;
+    d->date = r->date;
     d->ignore_fields = r->ignore_fields;
     return fill_lists(r, s, bias, e);
 }

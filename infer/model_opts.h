@@ -27,10 +27,11 @@ struct request_opts {
     int64_t max_tokens, top_k, seed, top_logprobs;
     double temperature, top_p, min_p, repetition_penalty;
     bool logprobs, ignore_eos, chat, special, ignore_fields;
+    const char *date;
     struct opt_list stop, stop_ids, bias;
 };
 
-#define REQUEST_OPTS_ROWS 17
+#define REQUEST_OPTS_ROWS 18
 void request_opts_init(struct request_opts *r);
 void request_opts_rows(struct request_opts *r, struct opt *rows, size_t *n);
 /* The lists of d are on the heap: request_opts_free with the same d. */

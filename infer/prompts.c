@@ -5,6 +5,7 @@
 
 #include "common/hash.h"
 #include "common/io.h"
+#include "infer/chat.h"
 
 static const struct sampling greedy = {.temperature = 0, .top_p = 1, .repetition_penalty = 1};
 
@@ -256,7 +257,8 @@ static enum err_code check_messages(const json_t *list, struct err *e)
 }
 
 /* tools, documents and the keys of chat_template_kwargs become variables of the template. */
-static enum err_code read_template_vars(const json_t *body, struct prompt_request *r, struct err *e)
+static enum err_code read_template_vars(const json_t *body, const struct prompt_defaults *d,
+                                        struct prompt_request *r, struct err *e)
 {
     static const char *const direct[] = {"tools", "documents"};
     json_t *kwargs = NULL;
@@ -276,6 +278,8 @@ static enum err_code read_template_vars(const json_t *body, struct prompt_reques
     for (size_t i = 0; i < ARRAY_LEN(own); i++)
         if (json_object_get(r->template_vars, own[i]))
             return err_set(e, ERR_INPUT, "field 'chat_template_kwargs' may not set '%s'", own[i]);
+    if (d->date)
+        json_object_set_new(r->template_vars, CHAT_NOW_KEY, json_string(d->date));
     return ERR_OK;
 }
 
@@ -335,7 +339,7 @@ static enum err_code read_form(json_t *body, const struct prompt_defaults *d,
     if (!form)
         return err_set(e, ERR_INPUT,
                        "expected one of 'prompt', 'messages', 'prompt_token_ids', 'turns'");
-    enum err_code rc = read_template_vars(body, r, e);
+    enum err_code rc = read_template_vars(body, d, r, e);
     if (rc != ERR_OK)
         return rc;
     json_t *v = json_object_get(body, form);

@@ -51,6 +51,7 @@ struct prompt_request {
 struct prompt_defaults {
     struct prompt_settings set;
     bool chat;          /* "prompt" strings are user messages, rendered */
+    const char *date;   /* that templates are told, YYYY-MM-DD; NULL: lm.h's */
     bool ignore_fields; /* unknown and unhonoured fields are no error */
 };
 

@@ -60,6 +60,7 @@ struct run_seq *run_seq_new(const struct request *q, void *user)
     s->n_tok = score ? q->n_prompt - 1 : q->n_prompt;
     s->want_logits = q->want_logits;
     s->top_k = q->top_k;
+    s->stream.skip_special = true; /* an answer's text is what a reader sees */
     s->sampling = q->sampling;
     memcpy(s->stream_key, q->stream_key, sizeof s->stream_key);
     if (score ? s->n_tok == 0 || q->score_from >= s->n_tok : s->max_tokens == 0)

@@ -337,7 +337,7 @@ enum err_code tokenizer_piece(const struct tokenizer *t, int32_t id, struct strb
 {
     struct tok_text token = tok_added_text(&t->added, &t->bpe.vocab, id);
     if (!token.s)
-        return err_set(e, ERR_INPUT, "found id %d, no token has it", id);
+        return ERR_OK; /* models pad their vocabulary: such an id stands for no text */
     return tok_decode_piece(&t->decoder, token, out, e);
 }
 

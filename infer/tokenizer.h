@@ -86,7 +86,8 @@ int32_t tokenizer_id(const struct tokenizer *t, const char *token); /* -1: none;
 /* The token's own text ("<|im_end|>", "Ġthe"); NULL: no such id. Borrowed. */
 const char *tokenizer_token(const struct tokenizer *t, int32_t id);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
-/* Raw bytes that the id stands for in running text, for token views. */
+/* Raw bytes that the id stands for in running text, for token views; none for an id that only the
+ * model has. */
 MUST_USE enum err_code tokenizer_piece(const struct tokenizer *t, int32_t id, struct strbuf *out,
                                        struct err *e);
 

@@ -519,20 +519,13 @@ static enum err_code run_bench(struct bench *b, const char *model, bool kernels,
     return rc;
 }
 
-static enum err_code print(const json_t *all, bool json, struct err *e)
+static enum err_code print(json_t *all, bool json, struct err *e)
 {
     struct strbuf text = {0};
-    if (json) {
-        json_put(&text, all, JSON_INDENT(1));
-        strbuf_putc(&text, '\n');
-    } else {
-        put_text(&text, all);
-    }
-    enum err_code rc = strbuf_ok(&text, e);
-    if (rc == ERR_OK)
-        fwrite(text.data, 1, text.len, stdout);
-    strbuf_free(&text);
-    return rc;
+    if (json)
+        return cmd_print_json(json_incref(all), e);
+    put_text(&text, all);
+    return cmd_print(&text, e);
 }
 
 enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct err *e)
@@ -561,13 +554,8 @@ enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct
                  "best of its runs.",
         .opts = opts};
     struct opt_list pos = {0};
-    enum err_code rc = opt_parse(&cmd, argc, argv, &pos, &help, NULL, e);
-    if (rc == ERR_OK && help) {
-        struct strbuf text = {0};
-        opt_help(&cmd, &text);
-        fputs(text.data ? text.data : "", stdout);
-        strbuf_free(&text);
-    } else if (rc == ERR_OK) {
+    enum err_code rc = cmd_options(&cmd, argc, argv, &pos, &help, e);
+    if (rc == ERR_OK && !help) {
         struct engine_options o;
         json_t *all = json_object();
         b.kernels = json_array();

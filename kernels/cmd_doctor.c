@@ -25,7 +25,7 @@ static json_t *processor_facts(void)
 {
     unsigned int r[12] = {0};
     char name[49] = "unknown";
-    if (__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u) {
+    if ((unsigned int)__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u) {
         for (unsigned int i = 0; i < 3; i++)
             __get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
         memcpy(name, r, 48);
@@ -51,9 +51,9 @@ static json_t *processor_facts(void)
     json_t *isas = json_array();
     for (const char *const *isa = kern_isa_list(); *isa; isa++)
         json_array_append_new(isas, json_string(*isa));
-    return json_pack("{s:s, s:I, s:i, s:o, s:o}", "name", start, "online",
-                     (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "threads", par_default_threads(),
-                     "features", features, "variants", isas);
+    return json_pack("{s:s, s:I, s:i, s:i, s:o, s:o}", "name", start, "online",
+                     (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "allowed", par_allowed_cores(),
+                     "threads", par_default_threads(), "features", features, "variants", isas);
 }
 
 /* Bytes of a line "Name:  N kB" of /proc/meminfo; 0 when there is none. */
@@ -143,8 +143,9 @@ static void put_text(struct strbuf *b, const json_t *f)
     strbuf_printf(b, "%-12s %s (%s)\n", "assay", json_string_value(json_object_get(f, "version")),
                   json_string_value(json_object_get(f, "compiler")));
     strbuf_printf(b, "%-12s %s\n", "processor", json_string_value(json_object_get(p, "name")));
-    strbuf_printf(b, "%-12s %lld online, %lld used by default\n", "cores",
+    strbuf_printf(b, "%-12s %lld online, %lld allowed, %lld threads by default\n", "cores",
                   (long long)json_integer_value(json_object_get(p, "online")),
+                  (long long)json_integer_value(json_object_get(p, "allowed")),
                   (long long)json_integer_value(json_object_get(p, "threads")));
     put_words(b, "features", json_object_get(p, "features"));
     put_words(b, "variants", json_object_get(p, "variants"));
@@ -182,28 +183,16 @@ enum err_code cmd_doctor(int argc, char **argv, const struct cmd_env *env, struc
                  "libraries.",
         .opts = opts};
     struct opt_list pos = {0};
-    struct strbuf text = {0};
     (void)env;
-    enum err_code rc = opt_parse(&cmd, argc, argv, &pos, &help, NULL, e);
-    if (rc == ERR_OK && help) {
-        opt_help(&cmd, &text);
-    } else if (rc == ERR_OK) {
+    enum err_code rc = cmd_options(&cmd, argc, argv, &pos, &help, e);
+    if (rc == ERR_OK && !help) {
+        struct strbuf text = {0};
         json_t *facts = collect();
-        if (!facts) {
-            rc = err_set(e, ERR_NOMEM, "out of memory");
-        } else if (json) {
-            json_put(&text, facts, JSON_INDENT(1));
-            strbuf_putc(&text, '\n');
-        } else {
+        if (facts && !json)
             put_text(&text, facts);
-        }
+        rc = facts && !json ? cmd_print(&text, e) : cmd_print_json(json_incref(facts), e);
         json_decref(facts);
     }
-    if (rc == ERR_OK)
-        rc = strbuf_ok(&text, e);
-    if (rc == ERR_OK)
-        fwrite(text.data, 1, text.len, stdout);
-    strbuf_free(&text);
     opt_list_free(&pos);
     return rc;
 }

@@ -19,7 +19,10 @@
  * With AFFINE_ONE_BODY there is one body for all widths and groups.
  *
  * Rounding to a whole number in [0, 255] is adding and subtracting 2^23.
- */
+ * By itself, without LANE, this header is empty. */
+#include "quant/affine_private.h"
+
+#ifdef LANE
 
 /* One grid for 16 groups: rounded, bounded, checked. */
 LANE void put_grid(struct affine_grids *g, int grid, vf s, vf b, enum dtype t)
@@ -224,4 +227,6 @@ static int64_t encode_run(const struct affine_run *r, struct errstat *st)
         return encode_8(r, st);
     }
 }
+#endif
+
 #endif

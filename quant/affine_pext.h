@@ -1,5 +1,9 @@
 /* affine_pext.h: codes to the bit stream with BMI2, eight codes an instruction. Included by the
- * vector variants after TARGET and LANE. */
+ * vector variants after TARGET and LANE.
+ * By itself, without LANE, this header is empty. */
+#include "quant/affine_private.h"
+
+#ifdef LANE
 
 LANE uint64_t eight_codes(const uint8_t *c, int bits)
 {
@@ -26,3 +30,5 @@ LANE void pack_codes(const uint8_t *c, int n, int bits, uint8_t *out)
     if (filled)
         memcpy(out, &word, 4); /* 32 codes are a whole number of 32-bit words */
 }
+
+#endif

@@ -48,14 +48,7 @@ static enum err_code parse(int argc, char **argv, struct args *a, struct opt_lis
         .opts = opts,
         .args_min = 1,
         .args_max = 1};
-    enum err_code rc = opt_parse(&cmd, argc, argv, pos, help, NULL, e);
-    if (rc == ERR_OK && *help) {
-        struct strbuf text = {0};
-        opt_help(&cmd, &text);
-        fputs(text.data ? text.data : "", stdout);
-        strbuf_free(&text);
-    }
-    return rc;
+    return cmd_options(&cmd, argc, argv, pos, help, e);
 }
 
 static void show_progress(void *ctx, uint64_t more)
@@ -66,19 +59,10 @@ static void show_progress(void *ctx, uint64_t more)
 static enum err_code print_plan(const struct plan *p, bool json, struct err *e)
 {
     struct strbuf text = {0};
-    if (json) {
-        json_t *v = plan_text_json(p);
-        json_put(&text, v, JSON_INDENT(1));
-        strbuf_putc(&text, '\n');
-        json_decref(v);
-    } else {
-        plan_text_put(p, &text);
-    }
-    enum err_code rc = strbuf_ok(&text, e);
-    if (rc == ERR_OK)
-        fwrite(text.data, 1, text.len, stdout);
-    strbuf_free(&text);
-    return rc;
+    if (json)
+        return cmd_print_json(plan_text_json(p), e);
+    plan_text_put(p, &text);
+    return cmd_print(&text, e);
 }
 
 static enum err_code report(const struct args *a, const struct plan *p,
@@ -94,20 +78,12 @@ static enum err_code report(const struct args *a, const struct plan *p,
              a->verify ? "; verified" : "");
     if (!a->json)
         return ERR_OK;
-    json_t *v =
-        json_pack("{s:s,s:I,s:f,s:f,s:f,s:s,s:b}", "out", a->out, "bytes", (json_int_t)s->bytes,
-                  "bits_per_weight", errstat_round6(t.bits), "packed_bits_per_weight",
-                  errstat_round6(t.packed_bits), "worst_relative_rms", s->worst_rel_rms,
-                  "worst_tensor", worst, "verified", a->verify);
-    struct strbuf text = {0};
-    json_put(&text, v, 0);
-    strbuf_putc(&text, '\n');
-    json_decref(v);
-    enum err_code rc = strbuf_ok(&text, e);
-    if (rc == ERR_OK)
-        fwrite(text.data, 1, text.len, stdout);
-    strbuf_free(&text);
-    return rc;
+    return cmd_print_json(json_pack("{s:s,s:I,s:f,s:f,s:f,s:s,s:b}", "out", a->out, "bytes",
+                                    (json_int_t)s->bytes, "bits_per_weight", errstat_round6(t.bits),
+                                    "packed_bits_per_weight", errstat_round6(t.packed_bits),
+                                    "worst_relative_rms", s->worst_rel_rms, "worst_tensor", worst,
+                                    "verified", a->verify),
+                          e);
 }
 
 static enum err_code make(const struct args *a, const struct plan *p, const struct cmd_env *env,

@@ -10,7 +10,6 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "common/hash.h"
 #include "common/io.h"
@@ -381,18 +380,14 @@ static void *work(void *ctx)
     return NULL;
 }
 
-/* The caller's thread: shows progress and looks for the interrupt until the workers have ended. */
+/* The caller's thread: shows progress and looks for the interrupt until the workers have ended.
+ * Every task that ends wakes it. */
 static void watch(struct pack *p)
 {
     uint64_t shown = 0;
     pthread_mutex_lock(&p->lock);
     while (p->working > 0) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 50 * 1000 * 1000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&p->changed, &p->lock, &until);
+        pthread_cond_wait(&p->changed, &p->lock);
         struct err e = {.text = ""};
         if (p->o->interrupted && *p->o->interrupted && p->rc == ERR_OK)
             fail(p, err_set(&e, ERR_INTERRUPTED, "interrupted; nothing was kept"), &e, 0, -1);

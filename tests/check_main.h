@@ -6,6 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Is this program built with the address sanitizer, by either compiler? */
+#if defined __SANITIZE_ADDRESS__
+#define TEST_SANITIZED 1
+#elif defined __has_feature
+#define TEST_SANITIZED __has_feature(address_sanitizer)
+#else
+#define TEST_SANITIZED 0
+#endif
+
 Suite *test_suite(void);
 
 /* Called by test_suite when data that the tests need is not here: printed and counted. */

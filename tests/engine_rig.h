@@ -1,7 +1,8 @@
 /* engine_rig.h: a model, an engine on it, and ways to feed tokens by hand, for tests.
  *
- * Rows are compared by their 64-bit hash of all bits (common/hash.h). Faults abort the test, so
- * nothing here returns an error.
+ * Rows are compared by a 64-bit hash over every bit of every operation's output for them, logits
+ * included (with `quiet`, of the logits alone, and the engine's tap stays free). Faults abort the
+ * test, so nothing here returns an error.
  */
 #ifndef ASSAY_TESTS_ENGINE_RIG_H
 #define ASSAY_TESTS_ENGINE_RIG_H
@@ -14,6 +15,7 @@ struct rig {
     struct engine *en;
     char *temp; /* removed at the end; NULL: a model that was there */
     int pages_used;
+    bool quiet;
 };
 
 struct rig_options {

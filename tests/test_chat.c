@@ -195,6 +195,9 @@ START_TEST(hostile_templates_end_with_an_error)
     refuse("{{ range(100001) }}", 1, "100000");
     refuse("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", 1, "recursion");
     refuse("{{ 'abc'|center(999999999999) }}", 1, "width");
+    refuse("{% set s = 'a' * 1000000 %}{% for i in range(99999) %}{% set x = s.rfind('a' * 999 ~ "
+           "'b') %}{% endfor %}",
+           1, "steps");
 }
 END_TEST
 
@@ -270,6 +273,41 @@ START_TEST(one_template_renders_many_times_the_same)
 }
 END_TEST
 
+static void expect_normal(const char *in, const char *want)
+{
+    json_t *messages = NULL, *out = NULL;
+    struct strbuf b = {0};
+    struct err e = {0};
+    ck_assert_int_eq(json_parse(in, strlen(in), &messages, &e), ERR_OK);
+    enum err_code rc = chat_messages_normalize(messages, &out, &e);
+    if (want) {
+        ck_assert_int_eq(rc, ERR_OK);
+        json_put(&b, out, 0);
+        ck_assert_str_eq(b.data, want);
+    } else {
+        ck_assert_int_eq(rc, ERR_INPUT);
+        ck_assert_ptr_null(out);
+    }
+    strbuf_free(&b);
+    json_decref(out);
+    json_decref(messages);
+}
+
+START_TEST(messages_lose_nulls_and_find_their_reasoning)
+{
+    expect_normal("[{\"role\":\"a\",\"content\":null,\"x\":{\"y\":null}}]",
+                  "[{\"role\":\"a\",\"x\":{\"y\":null}}]");
+    expect_normal("[{\"reasoning_content\":null,\"role\":\"a\",\"reasoning\":\"r\"}]",
+                  "[{\"thinking\":\"r\",\"role\":\"a\",\"reasoning\":\"r\","
+                  "\"reasoning_content\":\"r\"}]");
+    expect_normal("[{\"reasoning_content\":\"c\",\"thinking\":\"t\"}]",
+                  "[{\"thinking\":\"t\",\"reasoning_content\":\"c\"}]");
+    expect_normal("[]", NULL);
+    expect_normal("{}", NULL);
+    expect_normal("[1]", NULL);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("chat");
@@ -287,6 +325,7 @@ Suite *test_suite(void)
     tcase_add_test(c, deep_templates_are_refused_not_followed);
     tcase_add_test(c, text_that_is_not_utf8_is_refused);
     tcase_add_test(c, one_template_renders_many_times_the_same);
+    tcase_add_test(c, messages_lose_nulls_and_find_their_reasoning);
     suite_add_tcase(s, c);
     return s;
 }

@@ -1,7 +1,7 @@
 /* test_cuda_linear.c: linear layers and the embedding on a CUDA device against the CPU oracle, byte
  * by byte: every format, every path, both sides of each boundary of rows.
  */
-#include "kernels/cuda/cuda_linear.h"
+#include "kernels/cuda/cuda_product.h"
 #include "tests/cuda_rig.h"
 
 static const int row_counts[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,  13,  14,  15,
@@ -162,6 +162,25 @@ START_TEST(tall_matrices_equal_oracle)
 }
 END_TEST
 
+/* Whichever kernel takes a product, at counts of rows that it would not be chosen for too. */
+START_TEST(every_path_equals_oracle)
+{
+    static const enum cuda_path paths[] = {CUDA_PATH_PLAIN, CUDA_PATH_FEW, CUDA_PATH_MANY};
+    static const int counts[] = {1, 5, 8, 9, 33, 64, 65, 130};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 22};
+    for (size_t i = 0; i < 3 * ARRAY_LEN(paths); i++) {
+        struct qformat q = {i % 3 == 0 ? 4 : 8, 64, DT_BF16};
+        struct fix_weight f = i % 3 == 2 ? fix_dense(&rng, 150, 1664, DT_BF16)
+                                         : fix_affine(&rng, 150, 1664, q, 0.02f);
+        cuda_of(r.side[1])->force_path = (int)paths[i / 3];
+        check_counts(&r, &f, counts, ARRAY_LEN(counts), (int)i % 4, false, "a forced path");
+        fix_weight_free(&f);
+    }
+    rig_close(&r);
+}
+END_TEST
+
 START_TEST(parts_equal_single_products)
 {
     static const int counts[] = {1, 7, 8, 24, 64, 100};
@@ -295,6 +314,77 @@ START_TEST(planted_faults_show)
 }
 END_TEST
 
+/* A norm and the product of what it gives, again and again with other rows: the product starts
+ * while the norm still runs. Returns how many of the products differ from the oracle's. */
+static int chained(struct rig *r, struct kern_weight *const w[2], int n, int repeats)
+{
+    enum { D = 1024 };
+    struct rng rng = {.seed = 20};
+    int64_t rows = kern_weight_rows(w[0]);
+    size_t bytes = (size_t)(n * rows) * 4, in = (size_t)(n * D);
+    int differ = 0;
+    float *weight = fix_floats(&rng, D, 0.5f, 1.5f), *h = malloc(in * 4);
+    void *dh[2], *dw[2], *dx[2], *out[2];
+    for (int s = 0; s < 2; s++) {
+        dh[s] = rig_put(r->side[s], NULL, in * 4);
+        dw[s] = rig_put(r->side[s], weight, D * 4);
+        dx[s] = rig_put(r->side[s], NULL, in * 2);
+        out[s] = rig_put(r->side[s], NULL, bytes);
+    }
+    for (int i = 0; i < repeats; i++) {
+        float *got[2];
+        for (size_t j = 0; j < in; j++)
+            h[j] = fix_uniform(&rng, -1, 1);
+        for (int s = 0; s < 2; s++) {
+            struct kern *k = r->side[s];
+            struct rms_norm_args norm = {.n_rows = n,
+                                         .inner = 1,
+                                         .stride = D,
+                                         .out_stride = D,
+                                         .d = D,
+                                         .h = dh[s],
+                                         .w = dw[s],
+                                         .eps = 1e-5f,
+                                         .out = dx[s]};
+            struct linear_args a = {.n_tok = n, .x = dx[s], .x_stride = D, .n_parts = 1};
+            struct err e = {.text = ""};
+            a.part[0] = (struct linear_part){w[s], NULL, out[s], rows};
+            fix_ok(kern_upload(k, dh[s], h, in * 4, &e), &e);
+            fix_ok(kern_rms_norm(k, &norm, &e), &e);
+            fix_ok(kern_linear(k, &a, &e), &e);
+            got[s] = rig_get(k, out[s], bytes);
+        }
+        differ += rig_differ(got[0], got[1], bytes / 4, 4) >= 0;
+        free(got[0]);
+        free(got[1]);
+    }
+    free(weight);
+    free(h);
+    return differ;
+}
+
+START_TEST(an_early_start_waits_for_its_input)
+{
+    static const int counts[] = {1, 3, 8};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 21};
+    struct qformat q = {4, 64, DT_BF16};
+    struct fix_weight f = fix_affine(&rng, 2112, 1024, q, 0.02f);
+    struct kern_weight *w[2] = {fix_load(r.side[0], &f), fix_load(r.side[1], &f)};
+    struct cuda_kern *c = cuda_of(r.side[1]);
+    for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
+        c->plant_delay_ns = 0;
+        ck_assert_int_eq(chained(&r, w, counts[i], 20), 0);
+        c->plant_delay_ns = 50000;
+        ck_assert_int_eq(chained(&r, w, counts[i], 10), 0);
+        c->plant_no_wait = true;
+        ck_assert_int_gt(chained(&r, w, counts[i], 10), 0);
+        c->plant_no_wait = false;
+    }
+    rig_close(&r);
+}
+END_TEST
+
 /* Every kernel once, for the sanitizers. */
 START_TEST(small_shapes_equal_oracle)
 {
@@ -326,9 +416,11 @@ static void add(TCase *c)
     tcase_add_test(c, dense_equals_oracle);
     tcase_add_loop_test(c, row_counts_equal_oracle, 0, 3);
     tcase_add_test(c, tall_matrices_equal_oracle);
+    tcase_add_test(c, every_path_equals_oracle);
     tcase_add_test(c, parts_equal_single_products);
     tcase_add_test(c, embedding_equals_oracle);
     tcase_add_test(c, planted_faults_show);
+    tcase_add_test(c, an_early_start_waits_for_its_input);
 }
 
 Suite *test_suite(void)

@@ -1,9 +1,10 @@
 /* test_invariance.c: the invariances of docs/numerics.md that one engine can show, in both
  * arithmetics, on a tiny model; each comparison is also shown to fail under a planted fault.
  *
- * 1 repeat, 2 neighbours, 3 chunks, 4 verify width, 6 threads, 8 packed against expanded. The ones
- * that need a runner (11 prefix cache, 13 preemption) are in test_runner.c, the real model in
- * test_invariance_model.c.
+ * 1 repeat, 2 neighbours, 3 chunks, 4 verify width, 6 threads, 8 packed against expanded; 11
+ * (prefix cache) and 13 (preemption) need a runner and are in test_runner.c, with the same two
+ * arithmetics. The planted faults are those of kernels_private.h. With -DASSAY_TEST_MODEL the last
+ * test does 1, 2, 3, 4 and 6 on that model; sanitized builds leave that to the others (minutes).
  */
 #include <stdlib.h>
 
@@ -170,13 +171,13 @@ START_TEST(a_row_is_the_same_in_a_step_of_any_size)
     open_tiny(&r, _i);
     int32_t *ids = rig_ids(5, 41, NAN_ID);
     rig_seq_start(&r, &want, ids, 41);
-    rig_feed(&r, &want, 41);
+    rig_feed(&r, &want, 40);
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
         ck_assert_msg(holds_among(&r, sizes[i], &want, ids), "in a step of %d rows", sizes[i]);
-    kern_plant(KERN_FAULT_NEIGHBOUR);
-    rig_seq_end(&want);
-    rig_clear(&r);
+    kern_plant(KERN_FAULT_CHUNK_ORDER);
+    ck_assert_msg(!holds_among(&r, 5, &want, ids), "a planted order is not seen");
     kern_plant(KERN_FAULT_NONE);
+    rig_seq_end(&want);
     rig_close(&r);
     free(ids);
 }
@@ -374,6 +375,64 @@ START_TEST(packed_weights_are_their_expansion)
 }
 END_TEST
 
+/* ---- a real model ---------------------------------------------------------------------------- */
+
+enum { REAL = 280 };
+
+/* One prompt: `first` tokens at once, then pieces of `width`, beside another sequence or not.
+ */
+static void feed_real(struct rig *r, struct rig_seq *s, const int32_t *ids, int first, int width,
+                      bool crowded)
+{
+    struct rig_seq other, *order[2] = {&other, s};
+    rig_seq_start(r, s, ids, REAL);
+    rig_seq_start(r, &other, ids + 7, 40);
+    while (s->done < s->n) {
+        int n[2] = {3, MIN2(s->done ? width : first, s->n - s->done)};
+        bool both = crowded && other.done + 3 <= other.n;
+        rig_step(r, both ? order : order + 1, both ? n : n + 1, both ? 2 : 1);
+    }
+    rig_seq_end(&other);
+}
+
+START_TEST(a_real_model_holds_them_too)
+{
+    static const struct {
+        int first, width, threads;
+        bool crowded;
+    } ways[] = {{255, 16, 2, false}, {64, 100, 2, true}, {257, 5, 1, false}, {256, 1, 3, false}};
+    struct rig_options o = options_for(_i);
+    struct rig r;
+    struct rig_seq want, got;
+    o.batch_tokens = 320;
+    o.out_rows = 320;
+    o.ctx = 512;
+    o.kv_tokens = 2048;
+    rig_open_path(&r, TEST_MODEL, &o);
+    int32_t *ids = rig_ids(12, REAL, (int)engine_hparams(r.en)->n_vocab);
+    feed_real(&r, &want, ids, 257, 16, false);
+    for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
+        if (o.threads != ways[i].threads) {
+            o.threads = ways[i].threads;
+            rig_reopen(&r, &o);
+        }
+        rig_clear(&r);
+        feed_real(&r, &got, ids, ways[i].first, ways[i].width, ways[i].crowded);
+        ck_assert_msg(rig_same_rows(&want, &got), "way %zu", i);
+        rig_seq_end(&got);
+    }
+    kern_plant(KERN_FAULT_CHUNK_ORDER);
+    rig_clear(&r);
+    feed_real(&r, &got, ids, REAL, REAL, false);
+    kern_plant(KERN_FAULT_NONE);
+    ck_assert_msg(!rig_same_rows(&want, &got), "a planted order is not seen");
+    rig_seq_end(&got);
+    rig_seq_end(&want);
+    rig_close(&r);
+    free(ids);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("invariance");
@@ -388,5 +447,14 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, the_number_of_threads_does_not_matter, 0, ARITHS);
     tcase_add_loop_test(t, packed_weights_are_their_expansion, 0, ARITHS);
     suite_add_tcase(s, t);
+    TCase *real = tcase_create("model");
+    tcase_set_timeout(real, 500);
+    if (TEST_SANITIZED)
+        (void)a_real_model_holds_them_too;
+    else if (TEST_MODEL[0])
+        tcase_add_loop_test(real, a_real_model_holds_them_too, 0, ARITHS);
+    else
+        test_skip("invariances of a real model: configure with -DASSAY_TEST_MODEL=MODEL");
+    suite_add_tcase(s, real);
     return s;
 }

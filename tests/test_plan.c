@@ -72,6 +72,7 @@ START_TEST(a_rule_that_matches_nothing_lists_what_exists)
 {
     struct quant_bed b;
     bed_model(&b);
+    b.model.n_layer = 3;
     bed_open(&b);
     refused(&b, "- bits: 4\n- role: router\n  bits: 8\n", "rule 2 (line 4): matches no tensor");
     refused(&b, "- bits: 4\n- role: router\n  bits: 8\n", "attention 12");
@@ -86,7 +87,9 @@ END_TEST
 START_TEST(a_group_that_does_not_divide_k_lists_the_tensors)
 {
     struct quant_bed b;
-    bed_model(&b); /* d_ff is 320 = 2.5 * 128 */
+    bed_model(&b);
+    b.model.n_layer = 3;
+    b.model.d_ff = 320; /* 2.5 * 128 */
     bed_open(&b);
     refused(&b, "- bits: 4\n  group: 128\n", "group 128 does not divide K of 3 tensors (K = 320");
     refused(&b, "- bits: 4\n  group: 128\n", "group 64 and 32 divide them");

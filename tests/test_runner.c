@@ -257,7 +257,7 @@ START_TEST(a_prefix_from_the_cache_is_the_prefix_computed_cold)
     s.window = 1; /* one after the other, so that each finds what came before */
     ck_assert(run_all(&r, &s, w, N, got, &stats));
     /* 192 of the second, 128 of the third (its last row is wanted), 192, none, 128 of the scored */
-    ck_assert_int_eq(stats.shared_tokens, 192 + 128 + 192 + 128);
+    ck_assert_uint_eq(stats.shared_tokens, 192 + 128 + 192 + 128);
     ck_assert(same_all(want, got, N));
     s.kv_fault = KV_FAULT_PARENT;
     ck_assert(run_all(&r, &s, w, N, got, NULL));

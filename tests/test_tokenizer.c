@@ -181,6 +181,18 @@ START_TEST(stripping_tokens_swallow_white_space_up_to_the_last_match)
 }
 END_TEST
 
+START_TEST(a_token_begun_in_swallowed_space_counts_unless_it_strips)
+{
+    struct tokenizer *t =
+        open_json("'added_tokens':[" ADDED(
+            9, "<r>", FLAGS(false, false, true, false, false)) "," ADDED(10, "  ", PLAIN) "," //
+                  ADDED(11, "\\t\\t", FLAGS(false, true, false, false, false)) "]," BPE(MERGES));
+    expect(t, "<r>  a", 0, "9 10 0");
+    expect(t, "<r>\t\ta", 0, "9 0");
+    tokenizer_free(t);
+}
+END_TEST
+
 START_TEST(a_single_word_token_does_not_touch_a_word)
 {
     struct tokenizer *t = open_json("'added_tokens':[" ADDED(
@@ -203,6 +215,23 @@ START_TEST(normalized_tokens_match_in_normalized_text)
     expect(t, "baca", 0, "1 9");
     expect(t, "baXa", 0, "1 9");
     tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(rules_that_feed_each_other_do_not_eat_the_memory)
+{
+    struct strbuf b = {0};
+    struct token_list l = {0};
+    strbuf_puts(&b, "'normalizer':{'type':'Sequence','normalizers':[");
+    for (int i = 0; i < 60; i++)
+        strbuf_printf(&b, "%s{'type':'Replace','pattern':{'String':'a'},'content':'aa'}",
+                      i ? "," : "");
+    strbuf_puts(&b, "]}," BPE(MERGES));
+    struct tokenizer *t = open_json(b.data);
+    ck_assert(tokenizer_encode(t, "a", 1, 0, &l, &err) == ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(err.text, "make more than 1048640 bytes out of a text of 1"));
+    tokenizer_free(t);
+    strbuf_free(&b);
 }
 END_TEST
 
@@ -318,8 +347,10 @@ Suite *test_suite(void)
     tcase_add_test(c, each_piece_between_added_tokens_is_normalized_on_its_own);
     tcase_add_test(c, added_tokens_match_leftmost_then_longest);
     tcase_add_test(c, stripping_tokens_swallow_white_space_up_to_the_last_match);
+    tcase_add_test(c, a_token_begun_in_swallowed_space_counts_unless_it_strips);
     tcase_add_test(c, a_single_word_token_does_not_touch_a_word);
     tcase_add_test(c, normalized_tokens_match_in_normalized_text);
+    tcase_add_test(c, rules_that_feed_each_other_do_not_eat_the_memory);
     suite_add_tcase(s, c);
     c = tcase_create("trust");
     tcase_add_test(c, control_tokens_in_plain_text_are_text);

@@ -268,6 +268,8 @@ static enum err_code write_config(const char *dir, const struct builder *b, stru
                   m->n_kv, m->head_dim, m->n_vocab, (long long)m->ctx, m->tied ? "true" : "false");
     if (m->window)
         strbuf_printf(&t, ", \"sliding_window\": %d", m->window);
+    if (m->rope_scaling)
+        strbuf_printf(&t, ", \"rope_scaling\": %s", m->rope_scaling);
     if (m->biases)
         strbuf_puts(&t, ", \"attention_bias\": true, \"mlp_bias\": true");
     if (m->form == TINY_PACKED)

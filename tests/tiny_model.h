@@ -23,12 +23,14 @@ struct tiny_model {
     bool tied, biases;
     int window; /* 0: family llama; else mistral with this window */
     enum tiny_form form;
-    int bits, group; /* packed and expanded forms */
-    int nan_token;   /* dense forms: its embedding is NaN; -1: none */
+    int bits, group;          /* packed and expanded forms */
+    const char *rope_scaling; /* JSON of config.json's key; NULL: none */
+    int nan_token;            /* dense forms: its embedding is NaN; -1: none */
     uint64_t seed;
 };
 
-/* d 128, ff 640 (three chunks of a sum), 2 layers, 4 heads of 32 over 2, vocabulary 320, context 4096, untied, f32. */
+/* d 128, ff 640 (three chunks of a sum), 2 layers, 4 heads of 32 over 2, vocabulary 320, context
+ * 4096, untied, f32. */
 struct tiny_model tiny_model_default(void);
 
 /* Makes the folder `dir` with config.json and model.safetensors. */

@@ -16,11 +16,17 @@ const char *cpu_isa_name(enum cpu_isa isa)
     return names[isa];
 }
 
+/* Asked once: cpuid leaves the guest of a virtual machine each time. */
 static bool has_avx2(void)
 {
-    unsigned int a, b, c = 0, d;
-    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_FMA) != 0 &&
-           (c & bit_F16C) != 0;
+    static _Atomic int known; /* 0: not asked yet, 1: no, 2: yes */
+    if (!known) {
+        unsigned int a, b, c = 0, d;
+        bool yes = __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) &&
+                   (c & bit_FMA) != 0 && (c & bit_F16C) != 0;
+        known = yes ? 2 : 1;
+    }
+    return known == 2;
 }
 
 bool cpu_isa_runs(enum cpu_isa isa)
@@ -80,17 +86,31 @@ static void cpu_close(struct kern *k)
     free(k);
 }
 
+/* A gigabyte of KV pages must not be written before it is used: calloc gives pages that the system
+ * zeroes on first touch. The block's own start stands in front of the aligned pointer. */
 static enum err_code cpu_alloc(struct kern *k, size_t bytes, void **p, struct err *e)
 {
     (void)k;
-    *p = cpu_alloc_zeroed(bytes);
-    return *p ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory: %zu bytes", bytes);
+    size_t whole;
+    char *raw = checked_add(bytes, 64 + sizeof raw, &whole) ? calloc(1, whole) : NULL;
+    *p = NULL;
+    if (!raw)
+        return err_set(e, ERR_NOMEM, "out of memory: %zu bytes", bytes);
+    char *at = raw + sizeof raw;
+    at += -(uintptr_t)at & 63;
+    memcpy(at - sizeof raw, &raw, sizeof raw);
+    *p = at;
+    return ERR_OK;
 }
 
 static void cpu_free(struct kern *k, void *p)
 {
+    char *raw;
     (void)k;
-    free(p);
+    if (!p)
+        return;
+    memcpy(&raw, (char *)p - sizeof raw, sizeof raw);
+    free(raw);
 }
 
 static enum err_code cpu_copy(struct kern *k, void *dst, const void *src, size_t bytes,

@@ -6,6 +6,8 @@
  * in the lane of its dimension; both are the multiply kernel of cpu_body_linear.h. Only keys that
  * the row may see take part: what stands in later slots of a page cannot reach it, not even as 0 *
  * NaN.
+ *
+ * Included by cpu_c.c, cpu_avx2.c and cpu_avx512.c after cpu_vec.h.
  */
 #ifndef ASSAY_KERNELS_CPU_CPU_BODY_ATTENTION_H
 #define ASSAY_KERNELS_CPU_CPU_BODY_ATTENTION_H

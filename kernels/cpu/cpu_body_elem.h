@@ -1,7 +1,8 @@
 /* cpu_body_elem.h: the elementary functions of kernels/elem.h over vectors.
  *
  * Line by line the same operations in the same order; tests/test_elem.c compares every function of
- * every variant with elem.h bit by bit. What is explained there is not explained here.
+ * every variant with elem.h bit by bit. What is explained there is not explained here. Included by
+ * cpu_c.c, cpu_avx2.c and cpu_avx512.c behind cpu_vec.h.
  */
 #ifndef ASSAY_KERNELS_CPU_CPU_BODY_ELEM_H
 #define ASSAY_KERNELS_CPU_CPU_BODY_ELEM_H

@@ -1,5 +1,5 @@
 /* cpu_body_linear.h: rule 2 in the f32 arithmetic: one tile of 32 weight rows against many rows of
- * x.
+ * x. Included by cpu_c.c, cpu_avx2.c and cpu_avx512.c behind cpu_vec.h.
  *
  * Every output is one ascending chain of fmaf per chunk, in its own lane; how many rows share a
  * pass changes nothing. Two paths give the same chains. One row: codes are turned into weights and
@@ -15,6 +15,9 @@
 
 #include "kernels/cpu/cpu_ops.h"
 
+/* Bytes of codes that the one-row path asks for ahead: with one row a tile is read once, faster
+ * than the hardware's prefetcher follows across pages. */
+#define LIN_AHEAD  1536
 #define LIN_KB     64 /* k of the weight buffer; a group of 128 spans two */
 #define TILE_VECS  (CPU_TILE / V_WIDTH)
 #define BLOCK_VECS 2 /* vectors of weights that the multiply kernel holds */
@@ -223,8 +226,17 @@ static void widen(const struct cpu_weight *w, int64_t tile, int64_t k0, int n, f
  * ----------------------------------------------------------------------------------- */
 static void store_sums(const struct cpu_tile_job *j, const float *sum, float *out)
 {
-    int64_t r0 = MAX2(j->row0, j->tile * CPU_TILE);
-    int64_t r1 = MIN2(j->row1, (j->tile + 1) * CPU_TILE);
+    int64_t first = j->tile * CPU_TILE;
+    int64_t r0 = MAX2(j->row0, first), r1 = MIN2(j->row1, first + CPU_TILE);
+    if (r1 - r0 == CPU_TILE) {
+        float *to = out + (first - j->out_row0);
+        const float *bias = j->bias ? j->bias + (first - j->out_row0) : NULL;
+        for (int v = 0; v < CPU_TILE; v += V_WIDTH) {
+            vf y = v_load(sum + v);
+            v_store(to + v, bias ? v_add(y, v_load(bias + v)) : y);
+        }
+        return;
+    }
     for (int64_t r = r0; r < r1; r++) {
         float y = sum[r - j->tile * CPU_TILE];
         out[r - j->out_row0] = j->bias ? y + j->bias[r - j->out_row0] : y;
@@ -302,6 +314,8 @@ VFN void one_block(int bits, const uint8_t *p, const float *x, const struct grou
     int per = 8 / bits;
     V_UNROLL
     for (int row = 0; row < bits; row++) {
+        if (row % 2 == 0)
+            __builtin_prefetch(p + row * CPU_TILE + LIN_AHEAD);
         if (TILE_VECS > 2)
             __asm__("" : "+r"(g)); /* scales are read again: see struct group_scales */
         V_UNROLL
@@ -323,6 +337,8 @@ VFN void one_block_planes(int bits, const uint8_t *p, const float *x, const stru
 {
     V_UNROLL
     for (int k = 0; k < 8; k++) {
+        if (k % 2 == 0 && k < bits)
+            __builtin_prefetch(p + k * CPU_TILE + LIN_AHEAD);
         if (TILE_VECS > 2)
             __asm__("" : "+r"(g), "+r"(p));
         V_UNROLL
@@ -365,6 +381,7 @@ VFN void one_chunk_dense(const struct cpu_tile_job *j, int64_t k0, int64_t k1, v
         j->w->codes + (size_t)j->tile * j->w->tile_bytes + (size_t)k0 * CPU_TILE * (size_t)elem;
     for (int64_t k = k0; k < k1; k++, p += CPU_TILE * elem) {
         vf w[TILE_VECS];
+        __builtin_prefetch(p + LIN_AHEAD);
         scales_load(w, p, t);
         V_UNROLL
         for (int v = 0; v < TILE_VECS; v++)

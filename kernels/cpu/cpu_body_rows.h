@@ -3,6 +3,8 @@
  *
  * Elements beyond the last full vector take the scalar functions of elem.h, which have the same
  * bits. Sums go through the lanes of elem.h, never through vectors of another width.
+ *
+ * Included by cpu_c.c, cpu_avx2.c and cpu_avx512.c after cpu_vec.h.
  */
 #ifndef ASSAY_KERNELS_CPU_CPU_BODY_ROWS_H
 #define ASSAY_KERNELS_CPU_CPU_BODY_ROWS_H

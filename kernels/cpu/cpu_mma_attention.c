@@ -8,6 +8,7 @@
 #include "kernels/cpu/cpu_mma_private.h"
 
 #include "common/par.h"
+#include "kernels/cpu/cpu_step.h"
 #include "kernels/elem.h"
 
 #define HEADS_MAX 4 /* heads of an item: they share expanded keys and values */
@@ -278,7 +279,11 @@ enum err_code cpu_mma_attention(struct kern *k, const struct attention_args *a, 
         (int64_t)a->rows->n_tok * a->n_kv < 4 * (int64_t)k->threads ? 1 : MIN2(c.group, HEADS_MAX);
     c.pieces = (c.group + c.heads - 1) / c.heads;
     c.items = (int64_t)a->rows->n_tok * a->n_kv * c.pieces;
-    par_for(k->threads, c.items, run_attention_item, &c);
+    int64_t keys = 0;
+    for (int t = 0; t < a->rows->n_tok; t++)
+        keys += a->rows->pos[t] + 1;
+    int threads = cpu_threads_for(k, keys * a->n_head * a->head_dim);
+    par_for(threads, c.items, run_attention_item, &c);
     return ERR_OK;
 }
 
@@ -344,6 +349,7 @@ enum err_code cpu_mma_rope_kv(struct kern *k, const struct rope_kv_args *a, stru
 {
     struct rope_kv_args copy = *a;
     (void)e;
-    par_for(k->threads, a->rows->n_tok, rope_row, &copy);
+    int64_t work = (int64_t)a->rows->n_tok * (a->n_head + 2 * a->n_kv) * a->head_dim;
+    par_for(cpu_threads_for(k, work), a->rows->n_tok, rope_row, &copy);
     return ERR_OK;
 }

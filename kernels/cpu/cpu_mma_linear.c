@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu_mma_private.h"
 
 #include "common/par.h"
+#include "kernels/cpu/cpu_step.h"
 
 #define BLOCK     16  /* input rows that share an expanded strip */
 #define CHUNK_MAX 512 /* longest chunk of rule 2 */
@@ -206,7 +207,8 @@ enum err_code cpu_mma_linear(struct kern *k, const struct linear_args *a, struct
     l.tiles = item_tiles(n_tiles, k->threads);
     for (int i = 0; i < a->n_parts; i++)
         l.first[i + 1] = l.first[i] + (l.part[i].w->n_tiles + l.tiles - 1) / l.tiles;
-    par_for(k->threads, l.first[a->n_parts], run_linear_item, &l);
+    int threads = cpu_threads_for(k, n_tiles * CPU_MMA_LANES * a->part[0].w->k);
+    par_for(a->n_tok > 0 ? threads : 1, l.first[a->n_parts], run_linear_item, &l);
     return ERR_OK;
 }
 
@@ -253,7 +255,8 @@ enum err_code cpu_mma_expert_linear(struct kern *k, const struct expert_linear_a
     (void)e;
     c.tiles = item_tiles(tiles, k->threads);
     c.items = (tiles + c.tiles - 1) / c.tiles;
-    par_for(k->threads, c.items * a->n_expert, run_expert_item, &c);
+    int threads = cpu_threads_for(k, a->n_pairs * a->rows * a->w->k);
+    par_for(threads, c.items * a->n_expert, run_expert_item, &c);
     return ERR_OK;
 }
 
@@ -283,6 +286,6 @@ enum err_code cpu_mma_embed(struct kern *k, const struct embed_args *a, struct e
             return err_set(e, ERR_INTERNAL, "row %d: token %d of %lld", t, a->rows->id[t],
                            (long long)a->w->rows);
     }
-    par_for(k->threads, a->rows->n_tok, run_embed_row, &copy);
+    par_for(cpu_threads_for(k, a->rows->n_tok * a->w->k), a->rows->n_tok, run_embed_row, &copy);
     return ERR_OK;
 }

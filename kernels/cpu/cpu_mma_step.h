@@ -34,6 +34,13 @@
 #define CPU_MMA_SCALE   (406u << 23) /* minus E's field: 2^(25-E) */
 #define CPU_MMA_UNSCALE (152u << 23) /* E's field minus this: 2^(E-25) */
 
+/* Before a short loop of a vector form: -O2 alone leaves it a loop over arrays in memory. */
+#if defined(__clang__)
+#define CPU_MMA_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define CPU_MMA_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 /* Expanded weights of a tile: k major, sixteen lanes. Values are bf16 held in f32. */
 struct cpu_mma_strip {
     _Alignas(64) float v[CPU_MMA_STRIP][CPU_MMA_LANES];

@@ -92,6 +92,7 @@ INLINE void expand_whole(const uint32_t *w, const int bits, struct scales t,
     const __m256i mask = _mm256_set1_epi32((1 << bits) - 1);
     for (int word = 0; word < bits; word++) {
         __m256i c = load_words(w + word * CPU_MMA_LANES + t.lane);
+        CPU_MMA_UNROLL
         for (int j = 0; j < 32 / bits; j += 2, i += 2) {
             __m256i even = code_value(_mm256_and_si256(c, mask), t.s, t.b);
             c = _mm256_srli_epi32(c, bits);
@@ -116,6 +117,7 @@ INLINE __m256i straddling_code(const uint32_t *w, const int bits, int lane, int 
 INLINE void expand_straddling(const uint32_t *w, const int bits, struct scales t,
                               struct cpu_mma_strip *out, int i)
 {
+    CPU_MMA_UNROLL
     for (int j = 0; j < 32; j += 2)
         put_pair(out, i + j, t.lane, code_value(straddling_code(w, bits, t.lane, j), t.s, t.b),
                  code_value(straddling_code(w, bits, t.lane, j + 1), t.s, t.b));
@@ -180,6 +182,7 @@ static void expand_packed(const struct cpu_mma_packed *p, int64_t k0, int n,
 INLINE __m256i step_exponent(const uint32_t *we, const uint32_t *xe)
 {
     __m256i m = _mm256_setzero_si256();
+    CPU_MMA_UNROLL
     for (int i = 0; i < MMA90_K / 2; i++) {
         __m256i e =
             _mm256_add_epi16(load_words(we + i * CPU_MMA_LANES), _mm256_set1_epi32((int)xe[i]));
@@ -220,8 +223,10 @@ INLINE __m256 step_half(const float *w, const uint32_t *we, const float *x, cons
     __m256 scale =
         _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_set1_epi32((int)CPU_MMA_SCALE), field));
     __m256i sum[4];
+    CPU_MMA_UNROLL
     for (int j = 0; j < 4; j++) {
         sum[j] = _mm256_setzero_si256();
+        CPU_MMA_UNROLL
         for (int i = 4 * j; i < 4 * j + 4; i++)
             sum[j] = _mm256_add_epi32(sum[j], step_term(w + i * CPU_MMA_LANES, x + i, scale));
     }

@@ -69,6 +69,7 @@ INLINE void expand_whole(const uint32_t *w, const int bits, __m512 s, __m512 b,
     const __m512i mask = _mm512_set1_epi32((1 << bits) - 1);
     for (int word = 0; word < bits; word++) {
         __m512i c = _mm512_load_si512(w + word * CPU_MMA_LANES);
+        CPU_MMA_UNROLL
         for (int j = 0; j < 32 / bits; j += 2, i += 2) {
             __m512i even = code_value(_mm512_and_si512(c, mask), s, b);
             c = _mm512_srli_epi32(c, (unsigned)bits);
@@ -93,6 +94,7 @@ INLINE __m512i straddling_code(const uint32_t *w, const int bits, int j)
 INLINE void expand_straddling(const uint32_t *w, const int bits, __m512 s, __m512 b,
                               struct cpu_mma_strip *out, int i)
 {
+    CPU_MMA_UNROLL
     for (int j = 0; j < 32; j += 2)
         put_pair(out, i + j, code_value(straddling_code(w, bits, j), s, b),
                  code_value(straddling_code(w, bits, j + 1), s, b));
@@ -149,6 +151,7 @@ static void expand_packed(const struct cpu_mma_packed *p, int64_t k0, int n,
 INLINE __m512i step_exponent(const uint32_t (*we)[CPU_MMA_LANES], const uint32_t *xe)
 {
     __m512i m = _mm512_setzero_si512();
+    CPU_MMA_UNROLL
     for (int i = 0; i < MMA90_K / 2; i++)
         m = _mm512_max_epu16(
             m, _mm512_add_epi16(_mm512_load_si512(we[i]), _mm512_set1_epi32((int)xe[i])));
@@ -174,8 +177,10 @@ INLINE __m512 step(const float (*w)[CPU_MMA_LANES], const uint32_t (*we)[CPU_MMA
     __m512 scale =
         _mm512_castsi512_ps(_mm512_sub_epi32(_mm512_set1_epi32((int)CPU_MMA_SCALE), field));
     __m512i sum[4];
+    CPU_MMA_UNROLL
     for (int j = 0; j < 4; j++) {
         sum[j] = _mm512_setzero_si512();
+        CPU_MMA_UNROLL
         for (int i = 4 * j; i < 4 * j + 4; i++)
             sum[j] = _mm512_add_epi32(sum[j], step_term(w[i], x[i], scale));
     }

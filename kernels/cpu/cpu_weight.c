@@ -61,12 +61,16 @@ static uint32_t get_piece(const uint8_t *plane, int p, int lane, int k)
 static void put_codes(uint8_t *tile, int bits, int64_t k, int lane, const uint8_t *row)
 {
     int low = plane_low(bits), high = bits - low;
+    if (!high) { /* one plane: its bytes are those of the row's bit stream */
+        for (int64_t i = 0; i < k * bits / 8; i++)
+            tile[i * CPU_TILE + lane] = row[i];
+        return;
+    }
     for (int64_t i = 0; i < k; i++) {
         uint8_t *block = tile + i / 8 * bits * CPU_TILE;
         uint32_t q = qformat_code(row, bits, i);
         put_piece(block, low, lane, (int)(i % 8), q & ((1u << low) - 1u));
-        if (high)
-            put_piece(block + low * CPU_TILE, high, lane, (int)(i % 8), q >> low);
+        put_piece(block + low * CPU_TILE, high, lane, (int)(i % 8), q >> low);
     }
 }
 

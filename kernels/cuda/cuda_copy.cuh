@@ -11,6 +11,13 @@
 #include <cuda.h>
 #include <stdint.h>
 
+/* Older devices have none of this, and cuda_open refuses them. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define COPY_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define COPY_ASM(...) __trap()
+#endif
+
 __device__ static inline uint32_t copy_address(const void *shared)
 {
     return (uint32_t)__cvta_generic_to_shared(shared);
@@ -18,59 +25,56 @@ __device__ static inline uint32_t copy_address(const void *shared)
 
 __device__ static inline void copy_init(uint64_t *barrier, int arrivals)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(copy_address(barrier)),
-                 "r"(arrivals)
-                 : "memory");
+    COPY_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(copy_address(barrier)), "r"(arrivals)
+             : "memory");
 }
 
 /* After the last copy_init and before the block's barrier. */
 __device__ static inline void copy_init_done(void)
 {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    COPY_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+    COPY_ASM("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* Arrives, and announces bytes that copies will bring. */
 __device__ static inline void copy_expect(uint64_t *barrier, int bytes)
 {
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(copy_address(barrier)),
-        "r"(bytes)
-        : "memory");
+    COPY_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(copy_address(barrier)),
+             "r"(bytes)
+             : "memory");
 }
 
 __device__ static inline void copy_arrive(uint64_t *barrier)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(copy_address(barrier))
-                 : "memory");
+    COPY_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(copy_address(barrier)) : "memory");
 }
 
 __device__ static inline void copy_wait(uint64_t *barrier, int parity)
 {
-    asm volatile("{.reg .pred p;\n"
-                 "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-                 "@!p bra again;}" ::"r"(copy_address(barrier)),
-                 "r"(parity)
-                 : "memory");
+    COPY_ASM("{.reg .pred p;\n"
+             "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+             "@!p bra again;}" ::"r"(copy_address(barrier)),
+             "r"(parity)
+             : "memory");
 }
 
 /* bytes: a multiple of 16, as are both addresses. */
 __device__ static inline void copy_bulk(void *to, const void *from, int bytes, uint64_t *barrier)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(copy_address(to)),
-                 "l"(from), "r"(bytes), "r"(copy_address(barrier))
-                 : "memory");
+    COPY_ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+             "[%0], [%1], %2, [%3];" ::"r"(copy_address(to)),
+             "l"(from), "r"(bytes), "r"(copy_address(barrier))
+             : "memory");
 }
 
 /* The box whose first element is (k, row) of a map; zeros outside the tensor. */
 __device__ static inline void copy_tensor(void *to, const CUtensorMap *map, int k, int row,
                                           uint64_t *barrier)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(copy_address(to)),
-                 "l"(map), "r"(k), "r"(row), "r"(copy_address(barrier))
-                 : "memory");
+    COPY_ASM("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+             "[%0], [%1, {%2, %3}], [%4];" ::"r"(copy_address(to)),
+             "l"(map), "r"(k), "r"(row), "r"(copy_address(barrier))
+             : "memory");
 }
 
 #endif

@@ -13,13 +13,17 @@
  * Where x does not fit, K is taken in windows of chunks: all units of a window, then x of the next
  * one. A batch is then several phases, (batch, window); a warp's ring runs across phases.
  *
+ * The kernel starts early (cuda_launch.cuh): its first weights are on their way when it waits for
+ * the kernels before it.
+ *
  * Shapes: any K and N, every format. Its planted fault: slots added in descending order.
  */
-#include "kernels/cuda/cuda_linear.h"
+#include "kernels/cuda/cuda_product.h"
 
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/cuda_frag.cuh"
+#include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/mma90.h"
 
 #define WARPS       16
@@ -32,6 +36,7 @@ struct few_plan {
     int n_tiles, n_chunks, chunk_pieces; /* of the launch; pieces of a whole chunk */
     int batch_tiles;                     /* tiles of a batch */
     int window;                          /* chunks whose x is in shared memory */
+    bool no_wait;                        /* planted fault */
     int x_at, slots_at, slots_bytes;     /* in shared memory, after the ring */
     int shared_bytes;
 };
@@ -292,6 +297,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
                const __grid_constant__ struct few_plan p)
 {
     extern __shared__ __align__(128) uint8_t shared[];
+    launch_trigger();
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     constexpr int stages = ring_stages(BITS), known = piece_bytes_of<BITS, SCALE, GROUP>();
     const int piece_bytes = known ? known : all.part[0].order.piece_bytes;
@@ -311,6 +317,8 @@ __global__ static void __launch_bounds__(THREADS, 1)
         load.data = unit_data(all, p, load.at, &load.left);
     for (int s = 0; s < stages - 1; s++)
         load_piece(all, p, range, piece_bytes, &load, ring_at + (uint32_t)(s * piece_bytes));
+    if (!p.no_wait) /* weights are on their way; x may still be in the making */
+        launch_wait();
     const uint8_t *x_lane = (const uint8_t *)x + (lane / 4 * 4 + lane % 4) * 16;
     bool live = lane / 4 < n_tok;
     for (int batch = range.first; batch < range.end; batch += p.batch_tiles) {
@@ -395,8 +403,8 @@ static void launch(const struct cuda_kern *c, const struct cuda_products *all,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->shared_max);
         allowed = true;
     }
-    linear_few<BITS, SCALE, GROUP>
-        <<<(unsigned)n_blocks, THREADS, (size_t)p->shared_bytes, c->stream>>>(*all, *p);
+    launch_early(linear_few<BITS, SCALE, GROUP>, dim3((unsigned)n_blocks), THREADS,
+                 (size_t)p->shared_bytes, c->stream, *all, *p);
 }
 
 /* Formats that models are stored in have their lengths compiled in. */
@@ -445,6 +453,7 @@ bool cuda_few_run(const struct cuda_kern *c, const struct cuda_products *all)
     int n_blocks;
     if (all->n_tok > ROWS_MAX || !make_plan(c, all, &p, &n_blocks))
         return false;
+    p.no_wait = c->plant_no_wait;
     switch (all->part[0].order.bits) {
     case 2:
         launch_bits<2>(c, all, &p, n_blocks);

@@ -6,7 +6,7 @@
  * from +0, chunk sums added in registers: rule 2 as it is written, for every format and shape. It
  * is what the faster kernels must equal, and what takes the shapes that they do not.
  */
-#include "kernels/cuda/cuda_linear.h"
+#include "kernels/cuda/cuda_product.h"
 
 #include <cuda_runtime.h>
 
@@ -200,12 +200,22 @@ __global__ static void plant_neighbour(struct cuda_product p, int n_tok)
         p.out[t * p.out_stride + r] += 0.0f * p.out[(t - 1) * p.out_stride + r];
 }
 
+/* Measured on an H200 (docs/speed-log.md): up to 8 rows the few-row kernel wins, but not where the
+ * bytes of a weight or the windows of a long K leave it little to hide behind. */
+static bool prefers_many(const struct cuda_products *all)
+{
+    const struct cuda_order *o = &all->part[0].order;
+    return all->n_tok > 8 || (o->bits >= 8 && all->n_tok > 4) || (o->k > 8192 && all->n_tok > 6);
+}
+
 static void run_products(const struct cuda_kern *c, const struct cuda_products *all)
 {
     int path = c->force_path;
-    if ((path == CUDA_PATH_AUTO || path == CUDA_PATH_FEW) && cuda_few_run(c, all))
+    if (path == CUDA_PATH_AUTO)
+        path = prefers_many(all) ? CUDA_PATH_MANY : CUDA_PATH_FEW;
+    if (path == CUDA_PATH_MANY && cuda_many_run(c, all))
         return;
-    if ((path == CUDA_PATH_AUTO || path == CUDA_PATH_MANY) && cuda_many_run(c, all))
+    if (path != CUDA_PATH_PLAIN && cuda_few_run(c, all))
         return;
     run_plain(all, c->stream);
 }

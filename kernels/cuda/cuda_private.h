@@ -57,6 +57,9 @@ struct cuda_kern {
     struct cuda_scratch scratch_bytes;
     uint8_t *scratch_linear, *scratch_attention, *scratch_logits, *scratch_moe; /* in it */
     struct kern_limits limits; /* zero before kern_reserve */
+    /* Planted by tests: the norm takes so much longer, and few-row products do not wait for it. */
+    int plant_delay_ns;
+    bool plant_no_wait;
     int force_path; /* tests and bench: 0, or which path of cuda_linear.cu every product takes */
 };
 

@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 
 #include "common/hash.h"
+#include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/elem.h"
 
 #define BLOCK      256
@@ -22,26 +23,57 @@ static unsigned blocks_for(int64_t n, int64_t per_block)
     return (unsigned)((n + per_block - 1) / per_block);
 }
 
-/* ---- norm ---------------------------------------------------------------------------------------
- */
-__device__ static float add_in_place(const struct rms_norm_args &a, int64_t i)
+/* Every kernel here starts early and does nothing before the wait. */
+__device__ static void begin(void)
 {
-    float h = a.h[i];
-    if (a.add) {
-        h += a.add[i];
-        a.h[i] = h;
-    }
-    return h;
+    launch_wait();
+    launch_trigger();
 }
 
-__device__ static void store_norm(const struct rms_norm_args &a, int64_t out, int64_t i, float h,
-                                  float factor)
+/* ---- norm ---------------------------------------------------------------------------------------
+ */
+/* Elements first, first + step, ... of a row, +0 beyond its end: all loads stand before the first
+ * store, since the compiler may not move one over the other. */
+template <int N>
+__device__ static void load_row(const struct rms_norm_args &a, int64_t in, int first, int step,
+                                float (&h)[N])
 {
-    float y = elem_norm(h, factor, a.w[i], a.plus_one);
-    if (a.out_f32)
-        ((float *)a.out)[out + i] = y;
-    else
-        ((uint16_t *)a.out)[out + i] = bf16_from_f32(y);
+    float more[N];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        h[n] = first + step * n < a.d ? a.h[in + first + step * n] : 0.0f;
+    if (!a.add)
+        return;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        more[n] = first + step * n < a.d ? a.add[in + first + step * n] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        h[n] += more[n];
+        if (first + step * n < a.d)
+            a.h[in + first + step * n] = h[n];
+    }
+}
+
+template <int N>
+__device__ static void store_row(const struct rms_norm_args &a, int64_t out, int first, int step,
+                                 float factor, const float (&h)[N])
+{
+    float w[N];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        w[n] = first + step * n < a.d ? a.w[first + step * n] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        int64_t i = first + step * n;
+        float y = elem_norm(h[n], factor, w[n], a.plus_one);
+        if (i >= a.d)
+            break;
+        if (a.out_f32)
+            ((float *)a.out)[out + i] = y;
+        else
+            ((uint16_t *)a.out)[out + i] = bf16_from_f32(y);
+    }
 }
 
 __device__ static float warp_tree(float v)
@@ -52,8 +84,11 @@ __device__ static float warp_tree(float v)
 }
 
 /* One warp a row of at most 256 elements. */
-__global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args a)
+__global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args a, int delay_ns)
 {
+    begin();
+    for (; delay_ns > 0; delay_ns -= 1000)
+        __nanosleep(1000);
     int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     int lane = (int)threadIdx.x % 32;
     float h[WARP_LANES], sum[WARP_LANES];
@@ -61,50 +96,43 @@ __global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args 
         return;
     int64_t in = r / a.inner * a.stride + r % a.inner * a.d;
     int64_t out = r / a.inner * a.out_stride + r % a.inner * a.d;
+    load_row(a, in, lane, 32, h);
 #pragma unroll
-    for (int j = 0; j < WARP_LANES; j++) {
-        int i = lane + 32 * j;
-        h[j] = i < a.d ? add_in_place(a, in + i) : 0.0f;
+    for (int j = 0; j < WARP_LANES; j++)
         sum[j] = fmaf(h[j], h[j], 0.0f);
-    }
 #pragma unroll
     for (int n = WARP_LANES / 2; n >= 1; n /= 2)
 #pragma unroll
         for (int j = 0; j < n; j++)
             sum[j] += sum[j + n];
     float all = __shfl_sync(0xffffffffu, warp_tree(sum[0]), 0);
-    float factor = elem_norm_factor(all, (float)a.d, a.eps);
-#pragma unroll
-    for (int j = 0; j < WARP_LANES; j++) {
-        int i = lane + 32 * j;
-        if (i < a.d)
-            store_norm(a, out, i, h[j], factor);
-    }
+    store_row(a, out, lane, 32, elem_norm_factor(all, (float)a.d, a.eps), h);
 }
 
-#define HELD 32 /* elements of a row that a thread keeps between its two passes */
+#define HELD 16 /* elements of a row that a thread loads at once, and of the first it keeps */
 
-/* One block a row. */
-__global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a)
+/* One block a row, in runs of BLOCK * HELD elements. */
+__global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a, int delay_ns)
 {
+    begin();
+    for (; delay_ns > 0; delay_ns -= 1000)
+        __nanosleep(1000);
     __shared__ float lanes[BLOCK];
     __shared__ float factor_shared;
     int64_t r = blockIdx.x;
     int j = (int)threadIdx.x;
     int64_t in = r / a.inner * a.stride + r % a.inner * a.d;
     int64_t out = r / a.inner * a.out_stride + r % a.inner * a.d;
-    float held[HELD], sum = 0.0f;
-#pragma unroll
-    for (int n = 0; n < HELD; n++) {
-        int64_t i = j + (int64_t)BLOCK * n;
-        held[n] = i < a.d ? add_in_place(a, in + i) : 0.0f;
-    }
+    float held[HELD], later[HELD], sum = 0.0f;
+    load_row(a, in, j, BLOCK, held);
 #pragma unroll
     for (int n = 0; n < HELD; n++)
         sum = fmaf(held[n], held[n], sum);
-    for (int64_t i = j + (int64_t)BLOCK * HELD; i < a.d; i += BLOCK) {
-        float h = add_in_place(a, in + i);
-        sum = fmaf(h, h, sum);
+    for (int i = j + BLOCK * HELD; i < a.d; i += BLOCK * HELD) {
+        load_row(a, in, i, BLOCK, later);
+#pragma unroll
+        for (int n = 0; n < HELD; n++)
+            sum = fmaf(later[n], later[n], sum);
     }
     lanes[j] = sum;
     __syncthreads();
@@ -123,26 +151,25 @@ __global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a
             factor_shared = elem_norm_factor(all, (float)a.d, a.eps);
     }
     __syncthreads();
-    float factor = factor_shared;
-#pragma unroll
-    for (int n = 0; n < HELD; n++) {
-        int64_t i = j + (int64_t)BLOCK * n;
-        if (i < a.d)
-            store_norm(a, out, i, held[n], factor);
+    store_row(a, out, j, BLOCK, factor_shared, held);
+    a.add = NULL; /* h holds the sums */
+    for (int i = j + BLOCK * HELD; i < a.d; i += BLOCK * HELD) {
+        load_row(a, in, i, BLOCK, later);
+        store_row(a, out, i, BLOCK, factor_shared, later);
     }
-    for (int64_t i = j + (int64_t)BLOCK * HELD; i < a.d; i += BLOCK)
-        store_norm(a, out, i, a.h[in + i], factor);
 }
 
 extern "C" enum err_code cuda_rms_norm(struct kern *k, const struct rms_norm_args *a, struct err *e)
 {
-    cudaStream_t stream = cuda_of(k)->stream;
+    const struct cuda_kern *c = cuda_of(k);
     if (a->n_rows == 0)
         return ERR_OK;
     if (a->d <= ELEM_NORM_LANES)
-        norm_short<<<blocks_for(a->n_rows, WARPS), BLOCK, 0, stream>>>(*a);
+        launch_early(norm_short, blocks_for(a->n_rows, WARPS), BLOCK, 0, c->stream, *a,
+                     c->plant_delay_ns);
     else
-        norm_long<<<(unsigned)a->n_rows, BLOCK, 0, stream>>>(*a);
+        launch_early(norm_long, dim3((unsigned)a->n_rows), BLOCK, 0, c->stream, *a,
+                     c->plant_delay_ns);
     return cuda_launched("rms_norm", e);
 }
 
@@ -150,6 +177,7 @@ extern "C" enum err_code cuda_rms_norm(struct kern *k, const struct rms_norm_arg
  */
 __global__ static void __launch_bounds__(BLOCK) act_mul_elements(struct act_mul_args a)
 {
+    begin();
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= a.n_rows * a.d)
         return;
@@ -168,12 +196,14 @@ extern "C" enum err_code cuda_act_mul(struct kern *k, const struct act_mul_args 
 {
     if (a->n_rows == 0)
         return ERR_OK;
-    act_mul_elements<<<blocks_for(a->n_rows * a->d, BLOCK), BLOCK, 0, cuda_of(k)->stream>>>(*a);
+    launch_early(act_mul_elements, blocks_for(a->n_rows * a->d, BLOCK), BLOCK, 0,
+                 cuda_of(k)->stream, *a);
     return cuda_launched("act_mul", e);
 }
 
 __global__ static void __launch_bounds__(BLOCK) add_elements(struct add_args a)
 {
+    begin();
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i < a.n)
         a.h[i] += a.x[i];
@@ -183,12 +213,13 @@ extern "C" enum err_code cuda_add(struct kern *k, const struct add_args *a, stru
 {
     if (a->n == 0)
         return ERR_OK;
-    add_elements<<<blocks_for(a->n, BLOCK), BLOCK, 0, cuda_of(k)->stream>>>(*a);
+    launch_early(add_elements, blocks_for(a->n, BLOCK), BLOCK, 0, cuda_of(k)->stream, *a);
     return cuda_launched("add", e);
 }
 
 __global__ static void __launch_bounds__(BLOCK) gather_elements(struct gather_args a)
 {
+    begin();
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i < a.n * a.d)
         a.out[i] = a.in[a.row[i / a.d] * a.d + i % a.d];
@@ -198,7 +229,7 @@ extern "C" enum err_code cuda_gather(struct kern *k, const struct gather_args *a
 {
     if (a->n == 0)
         return ERR_OK;
-    gather_elements<<<blocks_for(a->n * a->d, BLOCK), BLOCK, 0, cuda_of(k)->stream>>>(*a);
+    launch_early(gather_elements, blocks_for(a->n * a->d, BLOCK), BLOCK, 0, cuda_of(k)->stream, *a);
     return cuda_launched("gather", e);
 }
 

@@ -3,7 +3,7 @@
  * The driver encodes the description; its function is found through the runtime, so that the
  * program does not need the driver's library to start.
  */
-#include "kernels/cuda/cuda_linear.h"
+#include "kernels/cuda/cuda_product.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>

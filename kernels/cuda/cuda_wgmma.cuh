@@ -9,6 +9,14 @@
 
 #include <stdint.h>
 
+/* Only code for compute capability 9.0 has these instructions; elsewhere nothing calls them, since
+ * cuda_open refuses the device. */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define WGMMA_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define WGMMA_ASM(...) __trap()
+#endif
+
 /* Describes a tile of columns: groups of 8 columns are 1024 bytes apart. */
 __device__ static inline uint64_t wgmma_columns(uint32_t shared)
 {
@@ -18,17 +26,17 @@ __device__ static inline uint64_t wgmma_columns(uint32_t shared)
 
 __device__ static inline void wgmma_fence(void)
 {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    WGMMA_ASM("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
 __device__ static inline void wgmma_commit(void)
 {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    WGMMA_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 template <int N> __device__ static inline void wgmma_wait(void)
 {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+    WGMMA_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
 /* Ties an accumulator to this place of the program: what is read after a wait stays after it. */
@@ -54,29 +62,29 @@ template <int N> __device__ static inline void wgmma_hold(float (&d)[N])
  * row g + 8 in d[4j + 2] (d[4j + 3]). */
 __device__ static inline void wgmma_step(float (&d)[16], const uint32_t *a, uint64_t b, int add)
 {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %21, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WGMMA_REGS_16 "}, "
-                 "{%16, %17, %18, %19}, %20, p, 1, 1, 0;}"
-                 : WGMMA_D16(0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+    WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %21, 0;\n"
+              "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WGMMA_REGS_16 "}, "
+              "{%16, %17, %18, %19}, %20, p, 1, 1, 0;}"
+              : WGMMA_D16(0)
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
 __device__ static inline void wgmma_step(float (&d)[32], const uint32_t *a, uint64_t b, int add)
 {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_REGS_32 "}, "
-                 "{%32, %33, %34, %35}, %36, p, 1, 1, 0;}"
-                 : WGMMA_D16(0), WGMMA_D16(16)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+    WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
+              "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_REGS_32 "}, "
+              "{%32, %33, %34, %35}, %36, p, 1, 1, 0;}"
+              : WGMMA_D16(0), WGMMA_D16(16)
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
 __device__ static inline void wgmma_step(float (&d)[64], const uint32_t *a, uint64_t b, int add)
 {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WGMMA_REGS_64 "}, "
-                 "{%64, %65, %66, %67}, %68, p, 1, 1, 0;}"
-                 : WGMMA_D16(0), WGMMA_D16(16), WGMMA_D16(32), WGMMA_D16(48)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+    WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
+              "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WGMMA_REGS_64 "}, "
+              "{%64, %65, %66, %67}, %68, p, 1, 1, 0;}"
+              : WGMMA_D16(0), WGMMA_D16(16), WGMMA_D16(32), WGMMA_D16(48)
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
 #endif

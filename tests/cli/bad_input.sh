@@ -3,7 +3,7 @@
 # output that looks finished.
 . "$(dirname "$0")/../cli_lib.sh"
 
-"$tools/tool_tiny" tiny 256 || exit 1
+"$tools/tool_tiny" tiny ctx=256 text=1 || exit 1
 unzip -p "${model%%:*}" "${model#*:}" >real.gguf
 printf '{"prompt": "the cat"}\n' >p.jsonl
 infer()
@@ -37,6 +37,7 @@ refused()
 {
     local what=$1 dir=$2
     shift 2
+    rm -f out.jsonl out.jsonl.run
     ends "$what" 3 infer "$dir"
     says "$what" "$@"
     ends "$what: no output" 1 test -e out.jsonl
@@ -77,8 +78,8 @@ files["model.norm.weight"] = "model-00002-of-00002.safetensors"
 json.dump({"metadata": {}, "weight_map": files}, open("shard/model.safetensors.index.json", "w"))
 P
 refused "a missing shard" shard model-00002-of-00002.safetensors
-variant shape 'config["intermediate_size"] = 640'
-refused "a shape that does not fit" shape mlp expected 640
+variant shape 'config["intermediate_size"] = 704'
+refused "a shape that does not fit" shape mlp expected 704
 variant family 'config["model_type"] = "walrus"'
 refused "an unknown family" family walrus
 variant missing 'header["model.layers.0.mlp.extra.weight"] = header.pop("model.layers.0.mlp.up_proj.weight")'

@@ -54,8 +54,12 @@ check "a text is scored" assay infer -m affine4-g64 --score --text "$root/README
 is_json "the score parses"
 check "by llama.cpp's windows" assay infer -m affine4-g64 --score --text "$root/README.md" \
     --ctx 128 --llama-windows
-check "prompts are scored" assay infer --score --batch p.jsonl -m affine4-g64 -o s.jsonl
-rm -f s.jsonl s.jsonl.run
+ends "prompts are scored, conversations are not" 4 assay infer --score --batch p.jsonl \
+    -m affine4-g64 -o s.jsonl
+check "three scores and why not" test "$(grep -c '"score":{' s.jsonl)" = 3
+head -n 2 p.jsonl >other.jsonl
+check "a trace of fewer prompts" assay infer --batch other.jsonl -m affine4-g64 -o t2.jsonl \
+    --trace t2.trace.jsonl
 
 check "packed and expanded are the same bits in mma90" assay compare m m16 --arith mma90 --exact \
     --prompts p.jsonl -o same
@@ -67,7 +71,7 @@ check "the report is whole" test -s report/report.html -a -s report/report.md
 check "its JSON parses" python3 -m json.tool report/report.json
 ends "traces are compared without models" 1 assay compare report/trace-m16.jsonl.gz \
     report/trace-affine4-g64.jsonl.gz -o traces
-ends "other prompts are not comparable" 3 assay compare report/trace-m16.jsonl.gz t.trace.jsonl.gz \
+ends "other prompts are not comparable" 3 assay compare report/trace-m16.jsonl.gz t2.trace.jsonl \
     -o never
 says "why" "NOT COMPARABLE"
 finish

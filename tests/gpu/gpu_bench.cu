@@ -3,12 +3,15 @@
  * Launches go into a CUDA graph as a step's do; every launch reads other weights, in all more than
  * the second-level cache holds several times over. Times are of one launch: the median of replays
  * over the launches of the graph. Bytes are the weights' as they are stored, codes and scales.
+ *
+ *   gpu_bench [PATH [FIRST [END]]]   shapes by rows number FIRST to END; PATH of cuda_product.h
+ *   gpu_bench -1                     the chain of an 8B model's linear layers
  */
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/cuda/cuda_linear.h"
+#include "kernels/cuda/cuda_product.h"
 
 #define REPLAYS 7
 
@@ -173,6 +176,130 @@ static void bench_shape(struct kern *k, const struct shape *s, const int *rows, 
     free(host);
 }
 
+/* ---- the linear layers of an 8B model, one after the other --------------------------------------
+ */
+#define LAYERS 32
+#define CHAIN  5 /* qkv, o, gate and up, down; head */
+
+struct chain {
+    struct kern *k;
+    struct cuda_weight w[LAYERS][CHAIN];
+    float *h, *wide, *weight;
+    void *act;
+    size_t bytes;
+};
+
+static void chain_open(struct chain *c, struct kern *k)
+{
+    static const struct shape shapes[CHAIN] = {
+        {6144, 4096, 4}, {4096, 4096, 4}, {28672, 4096, 4}, {4096, 14336, 4}, {128256, 4096, 4}};
+    struct err e = {};
+    c->k = k;
+    for (int i = 0; i < CHAIN; i++) {
+        struct ckpt_weight source = make_weight(shapes[i].rows, shapes[i].k, shapes[i].bits);
+        const struct ckpt_weight *part = &source;
+        struct kern_weight *first;
+        need_ok(kern_weight_load(k, &part, 1, &first, &e), &e);
+        for (int l = 0; l < (i == CHAIN - 1 ? 1 : LAYERS); l++) {
+            void *p;
+            need_ok(kern_alloc(k, first->bytes, &p, &e), &e);
+            c->w[l][i] = *cuda_weight_of(first);
+            c->w[l][i].data = (uint8_t *)p;
+            cudaMemcpyAsync(p, cuda_weight_of(first)->data, first->bytes, cudaMemcpyDeviceToDevice,
+                            cuda_of(k)->stream);
+            c->bytes += first->bytes;
+        }
+    }
+    need_ok(kern_alloc(k, 64 * 4096 * 4, (void **)&c->h, &e), &e);
+    need_ok(kern_alloc(k, (size_t)64 * 128256 * 4, (void **)&c->wide, &e), &e);
+    need_ok(kern_alloc(k, 4096 * 4, (void **)&c->weight, &e), &e);
+    need_ok(kern_alloc(k, 64 * 14336 * 2, &c->act, &e), &e);
+    struct kern_limits limits = {};
+    limits.n_tok = 64;
+    limits.n_seq = limits.n_head = limits.pages_max = 1;
+    limits.head_dim = 64;
+    limits.k_max = 14336;
+    limits.rows_max = 128256;
+    need_ok(kern_reserve(k, &limits, &e), &e);
+}
+
+static void chain_norm(struct chain *c, int n, bool add)
+{
+    struct rms_norm_args a = {};
+    struct err e = {};
+    a.n_rows = n;
+    a.inner = 1;
+    a.stride = a.out_stride = a.d = 4096;
+    a.h = c->h;
+    a.add = add ? c->wide : NULL;
+    a.w = c->weight;
+    a.eps = 1e-5f;
+    a.out = c->act;
+    need_ok(kern_rms_norm(c->k, &a, &e), &e);
+}
+
+static void chain_linear(struct chain *c, int n, int layer, int which)
+{
+    struct linear_args a = {};
+    struct err e = {};
+    a.n_tok = n;
+    a.x = c->act;
+    a.x_stride = c->w[layer][which].base.k;
+    a.n_parts = 1;
+    a.part[0].w = &c->w[layer][which].base;
+    a.part[0].out = c->wide;
+    a.part[0].out_stride = c->w[layer][which].base.rows;
+    need_ok(kern_linear(c->k, &a, &e), &e);
+}
+
+static void chain_run(struct chain *c, int n)
+{
+    struct err e = {};
+    for (int l = 0; l < LAYERS; l++) {
+        struct act_mul_args a = {};
+        chain_norm(c, n, l > 0);
+        chain_linear(c, n, l, 0);
+        chain_linear(c, n, l, 1);
+        chain_norm(c, n, true);
+        chain_linear(c, n, l, 2);
+        a.n_rows = n;
+        a.d = 14336;
+        a.stride = 28672;
+        a.act = ACT_SILU;
+        a.gate = c->wide;
+        a.up = c->wide + 14336;
+        a.out = c->act;
+        need_ok(kern_act_mul(c->k, &a, &e), &e);
+        chain_linear(c, n, l, 3);
+    }
+    chain_norm(c, n, true);
+    chain_linear(c, n, 0, 4);
+}
+
+static void bench_chain(struct kern *k)
+{
+    static const int rows[] = {1, 2, 4, 8, 16, 32, 64};
+    static struct chain c;
+    chain_open(&c, k);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        cudaGraph_t graph;
+        cudaGraphExec_t exec;
+        need(cudaStreamBeginCapture(cuda_of(k)->stream, cudaStreamCaptureModeThreadLocal) ==
+                 cudaSuccess,
+             "capture");
+        chain_run(&c, rows[i]);
+        need(cudaStreamEndCapture(cuda_of(k)->stream, &graph) == cudaSuccess, "capture");
+        need(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "graph");
+        double us = time_graph(k, exec, 1);
+        printf(
+            "8B linear layers, norms and activations, %2d rows: %8.1f us %7.1f GB/s %8.0f rows/s\n",
+            rows[i], us, (double)c.bytes / us * 1e-3, rows[i] / us * 1e6);
+        fflush(stdout);
+        cudaGraphExecDestroy(exec);
+        cudaGraphDestroy(graph);
+    }
+}
+
 __global__ static void read_all(const uint4 *p, size_t n, uint32_t *out)
 {
     uint32_t sum = 0;
@@ -224,6 +351,11 @@ int main(int argc, char **argv)
     o.arith = KERN_MMA90;
     need_ok(kern_open(&k, &o, &e), &e);
     bench_read(k);
+    if (path < 0) {
+        bench_chain(k);
+        kern_close(k);
+        return 0;
+    }
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
         bench_shape(k, &shapes[i], rows + first, n - first, path);
     kern_close(k);

@@ -1,8 +1,8 @@
-/* cuda_linear.h: products of packed weights with rows, as the files of linear layers and experts
+/* cuda_product.h: products of packed weights with rows, as the files of linear layers and experts
  * share them. Seen by CUDA alone.
  */
-#ifndef ASSAY_KERNELS_CUDA_CUDA_LINEAR_H
-#define ASSAY_KERNELS_CUDA_CUDA_LINEAR_H
+#ifndef ASSAY_KERNELS_CUDA_CUDA_PRODUCT_H
+#define ASSAY_KERNELS_CUDA_CUDA_PRODUCT_H
 
 #include "kernels/cuda/cuda_weight.h"
 

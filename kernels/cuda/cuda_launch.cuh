@@ -1,0 +1,47 @@
+/* cuda_launch.cuh: kernels that start while the one before them in the stream still runs
+ * (programmatic dependent launch).
+ *
+ * A kernel launched by launch_early must call launch_wait before it reads anything that an earlier
+ * kernel wrote and before it writes anything at all: the wait returns when all earlier kernels have
+ * ended and their writes are seen. Before it, only what no kernel of a step writes may be read:
+ * weights. launch_trigger lets the next early kernel begin; where it stands changes the time alone.
+ * Kernels launched in the ordinary way wait by themselves.
+ */
+#ifndef ASSAY_KERNELS_CUDA_CUDA_LAUNCH_CUH
+#define ASSAY_KERNELS_CUDA_CUDA_LAUNCH_CUH
+
+#include <cuda_runtime.h>
+
+__device__ static inline void launch_trigger(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ static inline void launch_wait(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Errors come back through cuda_launched. */
+template <typename... params, typename... args>
+static inline void launch_early(void (*kernel)(params...), dim3 grid, int threads, size_t shared,
+                                cudaStream_t stream, const args &...a)
+{
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    (void)cudaLaunchKernelEx(&config, kernel, a...);
+}
+
+#endif
