@@ -4,7 +4,7 @@
  * bf16 pairs and an fp32 accumulator C give an fp32 D. In words:
  *
  *   - A product's significand is not normalised: it lies in [1, 4) under the exponent e(a) + e(b).
- *   - E is the largest exponent among the non-zero products and a non-zero C.
+ *   - E is the largest exponent among the non-zero products and a non-zero C, and at least -133.
  *   - Each product and C is cut toward zero to a multiple of 2^(E-25).
  *   - What is left is added exactly and cut toward zero to 24 significant bits, or to a multiple
  *     of 2^-149 where the result is subnormal.
@@ -29,10 +29,11 @@
 #define MMA90_FN static inline
 #endif
 
-#define MMA90_K   16 /* products of one step */
-#define MMA90_CUT 25 /* bits kept below the largest exponent */
-#define MMA90_NAN 0x7fffffffu
-#define MMA90_INF 0x7f800000u
+#define MMA90_K     16     /* products of one step */
+#define MMA90_CUT   25     /* bits kept below the largest exponent */
+#define MMA90_E_MIN (-133) /* the largest exponent is this at least */
+#define MMA90_NAN   0x7fffffffu
+#define MMA90_INF   0x7f800000u
 
 /* K elements of one chunk of a linear layer (rule 2): a function of K alone. */
 MMA90_FN int mma90_chunk(int64_t k)
@@ -104,6 +105,7 @@ MMA90_FN uint32_t mma90_step(const uint16_t *a, const uint16_t *b, uint32_t c)
         return MMA90_INF | (inf[1] ? 0x80000000u : 0);
     if (mc)
         e = MAX2(e, ec);
+    e = MAX2(e, MMA90_E_MIN);
     int64_t sum = 0;
     for (int i = 0; i < MMA90_K; i++) {
         int64_t v = sig[i] ? mma90_cut(sig[i], 14, e - exp[i]) : 0;

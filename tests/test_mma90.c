@@ -8,6 +8,7 @@
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "kernels/cpu/cpu_mma_step.h"
@@ -174,6 +175,27 @@ START_TEST(underflow_equals_hardware)
 }
 END_TEST
 
+/* -2^-e + 2^-j with both as products, read from an H200: the second term counts while it reaches
+ * 2^(E-25), and 2^-158 at least. */
+START_TEST(depth_equals_hardware)
+{
+    static const struct {
+        int e, depth;
+    } probe[] = {{100, 25}, {126, 25}, {132, 25}, {133, 25}, {134, 24},
+                 {135, 23}, {140, 18}, {148, 10}, {149, 9}};
+    for (size_t i = 0; i < ARRAY_LEN(probe); i++)
+        for (int j = probe[i].e + 1; j < probe[i].e + 40; j++) {
+            int e = probe[i].e;
+            uint16_t a[MMA90_K] = {(uint16_t)(0x8000 | (127 - e / 2) << 7),
+                                   (uint16_t)((127 - j / 2) << 7)};
+            uint16_t b[MMA90_K] = {(uint16_t)((127 - (e - e / 2)) << 7),
+                                   (uint16_t)((127 - (j - j / 2)) << 7)};
+            bool counts = mma90_step(a, b, 0) != f32_bits(-ldexpf(1, -e));
+            ck_assert_msg(counts == (j - e <= probe[i].depth), "-2^-%d + 2^-%d", e, j);
+        }
+}
+END_TEST
+
 static uint64_t seed = 0x9e3779b97f4a7c15ull;
 
 static uint32_t draw(void)
@@ -306,6 +328,7 @@ Suite *test_suite(void)
     tcase_add_test(c, definition_equals_hardware);
     tcase_add_loop_test(c, variant_equals_hardware, 0, (int)ARRAY_LEN(isas));
     tcase_add_test(c, underflow_equals_hardware);
+    tcase_add_test(c, depth_equals_hardware);
     tcase_add_test(c, variants_equal_definition);
     tcase_set_timeout(c, 300);
     suite_add_tcase(s, c);
