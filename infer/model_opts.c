@@ -36,13 +36,26 @@ void model_opts_rows(struct model_opts *m, struct opt *rows, size_t *n)
     *n += MODEL_OPTS_ROWS;
 }
 
+/* Is there a GPU that this build can use? Asked only when neither device nor arithmetic is said. */
+static bool cuda_answers(void)
+{
+    const struct kern_options o = {.device = "cuda:0", .arith = KERN_MMA90};
+    struct kern *k = NULL;
+    if (kern_open(&k, &o, NULL) != ERR_OK)
+        return false;
+    kern_close(k);
+    return true;
+}
+
 enum err_code model_opts_engine(const struct model_opts *m, struct engine_options *o, struct err *e)
 {
     bool cuda = str_starts(m->device, "cuda");
+    if (strcmp(m->device, "auto") == 0 && m->arith == 0)
+        cuda = cuda_answers();
     if (cuda && m->arith == 1)
         return err_set(e, ERR_USAGE, "--arith f32 runs on the CPU only; CUDA computes mma90");
     *o = (struct engine_options){
-        .kern = {.device = m->device,
+        .kern = {.device = cuda && m->arith == 0 ? "auto" : m->device,
                  .arith = m->arith == 2 || (cuda && m->arith == 0) ? KERN_MMA90 : KERN_F32,
                  .threads = (int)m->threads,
                  .isa = m->isa},
