@@ -55,7 +55,7 @@ enum err_code model_opts_engine(const struct model_opts *m, struct engine_option
     if (cuda && m->arith == 1)
         return err_set(e, ERR_USAGE, "--arith f32 runs on the CPU only; CUDA computes mma90");
     *o = (struct engine_options){
-        .kern = {.device = cuda && m->arith == 0 ? "auto" : m->device,
+        .kern = {.device = m->device,
                  .arith = m->arith == 2 || (cuda && m->arith == 0) ? KERN_MMA90 : KERN_F32,
                  .threads = (int)m->threads,
                  .isa = m->isa},
