@@ -13,7 +13,7 @@
  *
  * combine: a thread an element, slots ascending.
  */
-#include "kernels/cuda/cuda_linear.h"
+#include "kernels/cuda/cuda_product.h"
 
 #include <cuda_runtime.h>
 
