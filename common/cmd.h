@@ -16,7 +16,8 @@ struct cmd_env {
  * the text and maps the code to the exit code. */
 typedef enum err_code (*cmd_fn)(int argc, char **argv, const struct cmd_env *env, struct err *e);
 
-/* Parses; with --help prints the help and sets *help: the command is done then. */
+/* Parses; with --help prints the help and sets *help: the command is done then. So does --complete
+ * alone, with the words for docs/completion.bash. */
 MUST_USE enum err_code cmd_options(const struct opt_cmd *cmd, int argc, char **argv,
                                    struct opt_list *args, bool *help, struct err *e);
 /* Writes the text to standard output and frees it, whatever happens. */

@@ -6,10 +6,15 @@
 enum err_code cmd_options(const struct opt_cmd *cmd, int argc, char **argv, struct opt_list *args,
                           bool *help, struct err *e)
 {
+    struct strbuf text = {0};
+    *help = argc == 2 && strcmp(argv[1], "--complete") == 0;
+    if (*help) {
+        opt_complete(cmd, &text);
+        return cmd_print(&text, e);
+    }
     enum err_code rc = opt_parse(cmd, argc, argv, args, help, NULL, e);
     if (rc != ERR_OK || !*help)
         return rc;
-    struct strbuf text = {0};
     opt_help(cmd, &text);
     return cmd_print(&text, e);
 }

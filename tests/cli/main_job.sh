@@ -31,6 +31,8 @@ check "inspect a packed folder" assay inspect affine4-g64
 check "inspect an archive member as JSON" assay inspect "$model" --json
 is_json "the JSON parses"
 
+check "words of a completion" bash -c '. "$0/docs/completion.bash" && COMP_WORDS=(assay quantize --rec) \
+    COMP_CWORD=2 && _assay && [ "${COMPREPLY[*]}" = --recipe ]' "$root"
 check "infer" assay infer --batch p.jsonl -m affine4-g64 -o o.jsonl
 check "four lines" test "$(wc -l <o.jsonl)" = 4
 ends "an existing output is refused" 2 assay infer --batch p.jsonl -m affine4-g64 -o o.jsonl
