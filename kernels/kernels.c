@@ -58,7 +58,8 @@ enum err_code kern_open(struct kern **k, const struct kern_options *o, struct er
         return open_cuda(k, &chosen, e);
     if (!any && strcmp(device, "cpu") != 0)
         return err_set(e, ERR_USAGE, "unknown device '%s': expected cpu, cuda:N or auto", device);
-    if (any && open_cuda(k, &chosen, e) == ERR_OK)
+    /* What succeeds leaves no error behind: why the GPU was passed over is doctor's to say. */
+    if (any && o->arith == KERN_MMA90 && open_cuda(k, &chosen, NULL) == ERR_OK)
         return ERR_OK;
     return cpu_open(k, &chosen, e);
 }
