@@ -1,9 +1,8 @@
-/* main.c: the table of commands. Reads the environment and the signals, once. */
+/* main.c: the table of commands. Owns the signals and what must be set before any library begins. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "common/cmd.h"
 #include "common/io.h"
@@ -74,10 +73,7 @@ static int run(const struct command *c, int argc, char **argv)
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
     signal(SIGPIPE, SIG_IGN);
-    const char *no_color = getenv("NO_COLOR");
-    struct cmd_env env = {.cache_dir = getenv("XDG_CACHE_HOME"),
-                          .color = isatty(STDERR_FILENO) && !(no_color && *no_color),
-                          .interrupted = &interrupted};
+    struct cmd_env env = {.interrupted = &interrupted};
     struct err e = {.text = ""};
     argv[0] = (char *)c->name;
     enum err_code rc = c->run(argc, argv, &env, &e);

@@ -5,10 +5,8 @@
 #include "common/json.h"
 #include "common/opt.h"
 
-/* What main.c read from the environment and the signals, once. */
+/* What main.c knows of the world outside: signals. */
 struct cmd_env {
-    const char *cache_dir;           /* NULL: none */
-    bool color;                      /* stderr is a terminal that wants it */
     const volatile int *interrupted; /* set by SIGINT and SIGTERM to the signal's number */
 };
 

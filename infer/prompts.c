@@ -7,11 +7,9 @@
 #include "common/io.h"
 #include "infer/chat.h"
 
-static const struct sampling greedy = {.temperature = 0, .top_p = 1, .repetition_penalty = 1};
-
 void prompt_defaults_init(struct prompt_defaults *d)
 {
-    *d = (struct prompt_defaults){.set = {.sampling = greedy, .max_tokens = 256}};
+    *d = (struct prompt_defaults){.set = {.sampling = sampling_default(), .max_tokens = 256}};
 }
 
 /* ---- fields -----------------------------------------------------------------------------------
