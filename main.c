@@ -1,4 +1,4 @@
-/* main.c: the table of commands. Owns the signals and what must be set before any library begins. */
+/* main.c: the table of commands. Owns the signals and what is set before any library begins. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
