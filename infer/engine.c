@@ -279,7 +279,23 @@ static enum err_code stage_inputs(struct engine *en, const struct step *s, int *
     return ERR_OK;
 }
 
-static struct model_step view_step(const struct engine *en, int n_seq, int n_tok, int n_out)
+#define RECORDED_TOKENS_MAX 256 /* longer steps hide their launches */
+#define KEYS_STEP           256 /* steps whose longest sequences differ by less share a recording */
+
+/* A bound of the keys of the step's rows, rounded so that a growing sequence does not make each
+ * step one of its own: to an eighth of the power of two below it. */
+static int64_t bound_keys(const struct engine *en, const struct step *s)
+{
+    int64_t keys = 0, unit = KEYS_STEP;
+    for (int i = 0; i < s->n_pieces; i++)
+        keys = MAX2(keys, s->pieces[i].pos + s->pieces[i].n);
+    while (unit * 16 <= keys)
+        unit *= 2;
+    return MIN2((keys + unit - 1) / unit * unit, (int64_t)en->pages_max * KERN_PAGE);
+}
+
+static struct model_step view_step(const struct engine *en, const struct step *s, int n_tok,
+                                   int n_out)
 {
     struct model_step v = {.k = en->k, .n_out = n_out, .scratch = en->scratch, .kv = en->kv};
     v.rows.n_tok = n_tok;
@@ -287,8 +303,9 @@ static struct model_step view_step(const struct engine *en, int n_seq, int n_tok
     v.rows.pos = en->in_dev + en->in.pos;
     v.rows.seq = en->in_dev + en->in.seq;
     v.rows.pages = en->in_dev + en->in.pages;
-    v.rows.n_seq = n_seq;
+    v.rows.n_seq = s->n_pieces;
     v.rows.pages_max = en->pages_max;
+    v.rows.keys_max = bound_keys(en, s);
     v.out_row = en->in_dev + en->in.out_row;
     v.kv_layer_bytes = en->kv_layer_bytes;
     v.cos_sin = en->cos_sin;
@@ -301,20 +318,45 @@ static struct model_step view_step(const struct engine *en, int n_seq, int n_tok
     return v;
 }
 
-/* Top k, log-sum-exp and hash of each output row, and their way to the host. */
-static enum err_code finish_rows(struct engine *en, struct step *s, int n_out, struct err *e)
+/* Top k, log-sum-exp and hash of each output row. */
+static enum err_code reduce_logits(struct engine *en, int n_out, struct err *e)
 {
-    const int k = en->plan.top_k;
-    const int64_t n_vocab = model_hparams(en->m)->n_vocab;
-    struct logits_args a = {.n = n_out, .n_vocab = n_vocab, .logits = en->logits_dev, .k = k};
-    a.softcap = model_hparams(en->m)->logit_softcap;
+    const struct hparams *hp = model_hparams(en->m);
+    struct logits_args a = {.n = n_out, .n_vocab = hp->n_vocab, .k = en->plan.top_k};
+    a.logits = en->logits_dev;
+    a.softcap = hp->logit_softcap;
     a.hash = (uint64_t *)(void *)(en->out_dev + en->out.hash);
     a.top_id = (int32_t *)(void *)(en->out_dev + en->out.top_id);
     a.top = (float *)(void *)(en->out_dev + en->out.top);
     a.lse = (float *)(void *)(en->out_dev + en->out.lse);
-    enum err_code rc = kern_logits(en->k, &a, e);
-    if (rc == ERR_OK)
-        rc = kern_download(en->k, en->out_host, en->out_dev, en->out.bytes, e);
+    return kern_logits(en->k, &a, e);
+}
+
+/* All operations of a step, or their recording. A tap reads between them, so it has neither. */
+static enum err_code run_step(struct engine *en, const struct step *s, int n_tok, int n_out,
+                              struct err *e)
+{
+    struct model_step view = view_step(en, s, n_tok, n_out);
+    struct kern_step shape = {n_tok, s->n_pieces, n_out, view.rows.keys_max};
+    bool recorded = !en->tap && n_tok <= RECORDED_TOKENS_MAX, replayed = false;
+    enum err_code rc = recorded ? kern_step_begin(en->k, &shape, &replayed, e) : ERR_OK;
+    if (rc != ERR_OK || replayed)
+        return rc;
+    rc = model_family(en->m)->forward(en->m, &view, e);
+    if (rc == ERR_OK && n_out > 0)
+        rc = reduce_logits(en, n_out, e);
+    if (!recorded)
+        return rc;
+    enum err_code ended = kern_step_end(en->k, rc != ERR_OK, rc == ERR_OK ? e : NULL);
+    return rc != ERR_OK ? rc : ended;
+}
+
+/* The output rows' way to the host. */
+static enum err_code fetch_rows(struct engine *en, const struct step *s, int n_out, struct err *e)
+{
+    const int k = en->plan.top_k;
+    const int64_t n_vocab = model_hparams(en->m)->n_vocab;
+    enum err_code rc = kern_download(en->k, en->out_host, en->out_dev, en->out.bytes, e);
     if (rc == ERR_OK && s->want_logits)
         rc = kern_download(en->k, en->logits_host, en->logits_dev,
                            (size_t)n_out * (size_t)n_vocab * sizeof(float), e);
@@ -347,10 +389,9 @@ enum err_code engine_step(struct engine *en, struct step *s, struct err *e)
         rc = kern_upload(en->k, en->in_dev, en->in_host, en->in.words * sizeof(int32_t), e);
     if (rc != ERR_OK)
         return rc;
-    struct model_step view = view_step(en, s->n_pieces, n_tok, n_out);
-    rc = model_family(en->m)->forward(en->m, &view, e);
+    rc = run_step(en, s, n_tok, n_out, e);
     if (rc == ERR_OK && n_out > 0)
-        rc = finish_rows(en, s, n_out, e);
+        rc = fetch_rows(en, s, n_out, e);
     if (rc == ERR_OK)
         s->n_rows = n_out;
     return rc;

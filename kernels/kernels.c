@@ -205,6 +205,29 @@ enum err_code kern_reserve(struct kern *k, const struct kern_limits *l, struct e
     GUARDED(k, e, reserve(k, l, &found_));
 }
 
+bool kern_records(const struct kern *k)
+{
+    return k->records;
+}
+
+enum err_code kern_step_begin(struct kern *k, const struct kern_step *s, bool *replayed,
+                              struct err *e)
+{
+    *replayed = false;
+    if (!k->records)
+        return healthy(k, e);
+    GUARDED(k, e, step_begin(k, s, replayed, &found_));
+}
+
+/* Whatever the state of k: a recording must end. */
+enum err_code kern_step_end(struct kern *k, bool failed, struct err *e)
+{
+    struct err found = {.text = ""};
+    if (!k->records)
+        return ERR_OK;
+    return keep(k, k->table->step_end(k, failed, &found), &found, e);
+}
+
 /* ---- validation ---------------------------------------------------------------------------------
  */
 #define NEED(cond, ...)                                                                            \
@@ -219,6 +242,8 @@ static enum err_code check_rows(const struct kern_rows *r, struct err *e)
     NEED(r->n_tok >= 0 && r->n_seq >= 0 && r->pages_max >= 0,
          "rows %d, sequences %d, pages %d: expected none negative", r->n_tok, r->n_seq,
          r->pages_max);
+    NEED(r->keys_max >= 0 && r->keys_max <= (int64_t)r->pages_max * KERN_PAGE,
+         "%lld keys in %d pages", (long long)r->keys_max, r->pages_max);
     return ERR_OK;
 }
 

@@ -29,6 +29,7 @@ struct kern_options {
     enum kern_arith arith;
     int threads;     /* CPU; 0: par_default_threads */
     const char *isa; /* CPU: "auto", "c", "avx2", "avx512"; a name this machine lacks is an error */
+    bool eager;      /* CUDA: launch every operation by itself, never a recorded step */
 };
 
 MUST_USE enum err_code kern_open(struct kern **k, const struct kern_options *o, struct err *e);
@@ -77,7 +78,24 @@ struct kern_rows {
     const int32_t *seq;   /* [n_tok] row of the page table */
     const int32_t *pages; /* [n_seq][pages_max] page numbers in ascending position */
     int n_seq, pages_max;
+    int64_t keys_max; /* no row stands at this position or beyond; 0: pages_max decides */
 };
+
+/* ---- recorded steps ---------------------------------------------------------------------------
+ * A backend may record the operations of a step and replay them all with one call, which saves the
+ * launches of a small step. Between kern_step_begin and kern_step_end stand operations alone, no
+ * copies, and calls under one shape have the same arguments, device pointers included; what differs
+ * from step to step is read from device memory. */
+struct kern_step {
+    int32_t n_tok, n_seq, n_out; /* rows, sequences, rows that give logits */
+    int64_t keys_max;            /* as in kern_rows */
+};
+/* replayed: the step of this shape is on its way; the caller calls no operation and no end. */
+MUST_USE enum err_code kern_step_begin(struct kern *k, const struct kern_step *s, bool *replayed,
+                                       struct err *e);
+/* failed: an operation gave an error, and what was recorded is dropped. */
+MUST_USE enum err_code kern_step_end(struct kern *k, bool failed, struct err *e);
+bool kern_records(const struct kern *k); /* whether steps are recorded at all */
 
 /* ---- operations -------------------------------------------------------------------------------
  */

@@ -39,6 +39,10 @@ struct kern_table {
     size_t (*page_bytes)(const struct kern *k, int n_kv, int head_dim);
     size_t (*scratch_bytes)(const struct kern *k, const struct kern_limits *l);
     enum err_code (*reserve)(struct kern *k, const struct kern_limits *l, struct err *e);
+    /* NULL where nothing is recorded. */
+    enum err_code (*step_begin)(struct kern *k, const struct kern_step *s, bool *replayed,
+                                struct err *e);
+    enum err_code (*step_end)(struct kern *k, bool failed, struct err *e);
 #define X(op) enum err_code (*op)(struct kern *, const struct op##_args *, struct err *);
     KERN_OPS(X)
 #undef X
@@ -50,6 +54,7 @@ struct kern {
     int threads;
     const char *isa; /* static text */
     char device[16];
+    bool records;         /* steps are recorded */
     enum err_code failed; /* ERR_OK, or what every later call returns with `failure` */
     struct err failure;
 };

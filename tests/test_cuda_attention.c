@@ -114,8 +114,10 @@ static uint16_t *attend(const struct setup *s, const struct side *d, const uint1
     size_t row = (size_t)(s->n_head * s->hd), bytes = (size_t)n * row * 2;
     int32_t *pos = malloc((size_t)n * 4), *seq = malloc((size_t)n * 4);
     uint16_t *rows_q = malloc(bytes);
+    int64_t keys = 0;
     for (int i = 0; i < n; i++) {
         pos[i] = tokens[i] % s->len;
+        keys = MAX2(keys, pos[i] + 1);
         seq[i] = tokens[i] / s->len;
         memcpy(rows_q + (size_t)i * row, q + (size_t)tokens[i] * row, row * 2);
     }
@@ -124,7 +126,8 @@ static uint16_t *attend(const struct setup *s, const struct side *d, const uint1
                              .seq = rig_put(d->k, seq, (size_t)n * 4),
                              .pages = d->pages,
                              .n_seq = s->n_seq,
-                             .pages_max = pages_max(s)};
+                             .pages_max = pages_max(s),
+                             .keys_max = s->reserve ? keys : 0};
     struct attention_args a = {.rows = &rows,
                                .n_head = s->n_head,
                                .n_kv = s->n_kv,
@@ -182,7 +185,7 @@ static void open_sides(const struct setup *s, struct rig *r, struct side side[2]
         fix_ok(kern_reserve(r->side[1], &l, &e), &e);
 }
 
-/* One decode row, a chunk, a mixed step and rows in no order. */
+/* One decode row, one of each sequence, a chunk, a mixed step and rows in no order. */
 static void check_setup(const struct setup *s, int kind, int spoiled)
 {
     struct rig r;
@@ -194,6 +197,11 @@ static void check_setup(const struct setup *s, int kind, int spoiled)
     uint16_t *q = write_pages(s, side, x);
     tokens[0] = total - 1;
     check_step(s, side, q, tokens, 1, "decode");
+    for (int last = s->len - 1; last >= 0; last -= s->len / 5 + 1) {
+        for (int i = 0; i < s->n_seq; i++)
+            tokens[i] = i * s->len + MAX2(last - 3 * i, 0);
+        check_step(s, side, q, tokens, s->n_seq, "single tokens");
+    }
     for (int i = 0; i < n; i++)
         tokens[i] = total - n + i;
     check_step(s, side, q, tokens, n, "chunk");
@@ -225,6 +233,8 @@ static const struct setup setups[] = {
     {4, 2, 17, 63, 5, true, 2, 200, false},    {2, 1, 112, 257, 0, true, 2, 900, true},
     {16, 2, 128, 4096, 0, false, 1, 64, true}, {4, 2, 16, 0, 0, true, 3, 129, true},
     {4, 1, 192, 0, 20, false, 2, 400, true},   {9, 3, 64, 0, 0, false, 4, 80, true},
+    {32, 8, 128, 0, 0, false, 2, 2600, true},  {20, 2, 64, 0, 0, true, 1, 5000, true},
+    {4, 2, 96, 1000, 0, false, 2, 2100, true}, {18, 2, 80, 0, 30, true, 3, 1030, true},
 };
 
 START_TEST(every_geometry_equals_oracle)
@@ -328,12 +338,36 @@ START_TEST(planted_split_edge_is_seen)
 }
 END_TEST
 
+/* The same in a step of single tokens, whose splits stand apart and are joined. */
+START_TEST(planted_join_order_is_seen)
+{
+    struct setup s = {8, 2, 128, 0, 0, false, 2, 900, true};
+    struct rig r;
+    struct side side[2];
+    int32_t tokens[2] = {899, 1799};
+    open_sides(&s, &r, side);
+    float *x = draw_tokens(&s, 0, 0);
+    uint16_t *q = write_pages(&s, side, x);
+    uint16_t *right = attend(&s, &side[1], q, tokens, 2);
+    kern_plant(KERN_FAULT_SPLIT_EDGE);
+    uint16_t *wrong = attend(&s, &side[1], q, tokens, 2);
+    kern_plant(KERN_FAULT_NONE);
+    ck_assert(memcmp(right, wrong, (size_t)(2 * s.n_head * s.hd) * 2) != 0);
+    free(right);
+    free(wrong);
+    free(q);
+    free(x);
+    rig_close(&r);
+}
+END_TEST
+
 static void add_small(TCase *c)
 {
     tcase_add_loop_test(c, values_not_finite_equal_oracle, 3, 4);
     tcase_add_loop_test(c, values_not_finite_equal_oracle, 16, 17);
     tcase_add_loop_test(c, every_geometry_equals_oracle, 9, 10);
     tcase_add_loop_test(c, every_geometry_equals_oracle, 20, 22);
+    tcase_add_loop_test(c, values_not_finite_equal_oracle, 21, 22);
 }
 
 static void add_tests(TCase *c)
@@ -343,6 +377,7 @@ static void add_tests(TCase *c)
     tcase_add_test(c, later_tokens_do_not_reach_earlier_rows);
     tcase_add_test(c, rows_do_not_depend_on_step);
     tcase_add_test(c, planted_split_edge_is_seen);
+    tcase_add_test(c, planted_join_order_is_seen);
 }
 
 Suite *test_suite(void)

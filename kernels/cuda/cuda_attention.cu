@@ -18,23 +18,20 @@
  * sees in part are looked through while they lie in shared memory; where one holds a value that is
  * not finite, each row's slots take their sums by themselves, with V of their masked keys cleared.
  */
-#include "kernels/cuda/cuda_private.h"
+#include "kernels/cuda/cuda_attention.h"
 
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/cuda_frag.cuh"
-#include "kernels/cuda/cuda_page.h"
-#include "kernels/elem.h"
-#include "kernels/mma90.h"
+#include "kernels/cuda/cuda_launch.cuh"
 
-#define WARPS         4
-#define BLOCK         (32 * WARPS)
-#define SLOTS_MAX     64
-#define P_STRIDE      (KERN_TILE + 8)
-#define TILES         (KERN_SPLIT / KERN_TILE)
-#define PARTIAL_EXTRA 4 /* floats of a split's result after its dims: L, m, and two to align */
-#define SCRATCH_MAX   ((size_t)64 << 20)
-#define SCRATCH_ROWS  64 /* more rows fill the device without splits of their own */
+#define WARPS        4
+#define BLOCK        (32 * WARPS)
+#define SLOTS_MAX    64
+#define P_STRIDE     (KERN_TILE + 8)
+#define TILES        (KERN_SPLIT / KERN_TILE)
+#define SCRATCH_MAX  ((size_t)192 << 20)
+#define SCRATCH_ROWS 64 /* more rows fill the device without splits of their own */
 
 struct attention_plan {
     int group;          /* query heads of a kv head */
@@ -43,8 +40,7 @@ struct attention_plan {
     int dims, q_stride; /* head_dim padded to 16; elements of a query in shared memory */
     float c;
     bool late_edge; /* planted fault: splits begin one tile late */
-    int n_splits;
-    float *partial; /* [row][head][split][dims + PARTIAL_EXTRA], or NULL */
+    struct cuda_partials parts;
 };
 
 struct attention_item {
@@ -67,26 +63,6 @@ template <int NT, int MT> struct attention_state {
     float m[MT][2], m_total[MT][2];
     uint32_t seen, have; /* bit 2 * mt + half: in this split; in an earlier one */
 };
-
-/* ---- instructions -------------------------------------------------------------------------------
- */
-__device__ static inline void load_matrices(uint32_t r[4], const uint16_t *p)
-{
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-__device__ static inline void load_transposed(uint32_t r[4], const uint16_t *p)
-{
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
 
 /* Begins the copy of n elements, a multiple of 8, as one group. */
 __device__ static void copy_begin(uint16_t *to, const uint16_t *from, int n)
@@ -471,8 +447,7 @@ store_split(const struct attention_state<NT, MT> &st, const struct attention_arg
             if (!(st.seen >> (mt * 2 + half) & 1))
                 continue;
             int64_t row = it.row + slot / it.heads, head = it.head0 + slot % it.heads;
-            float *to = p.partial +
-                        ((row * a.n_head + head) * p.n_splits + split) * (p.dims + PARTIAL_EXTRA);
+            float *to = partial_of(p.parts, row, a.n_head, (int)head, split);
 #pragma unroll
             for (int n = 0; n < NT; n++) {
                 int dim = dim0 + n * 8 + lane % 4 * 2;
@@ -485,35 +460,6 @@ store_split(const struct attention_state<NT, MT> &st, const struct attention_arg
                 to[p.dims + 1] = st.m[mt][half];
             }
         }
-}
-
-/* ---- the end of a row ---------------------------------------------------------------------------
- */
-/* What every total is multiplied by: first the sink's factor, then one over the row sum. */
-struct attention_factors {
-    float scale, inverse;
-};
-
-__device__ static struct attention_factors end_row(const struct attention_args &a, int head,
-                                                   float m, float l, float c)
-{
-    struct attention_factors f = {1.0f, 0.0f};
-    if (a.sinks) {
-        float m2 = m * c, s2 = a.sinks[head] * ELEM_LOG2E;
-        f.scale = elem_sink_scale(m2, s2);
-        l = fmaf(l, f.scale, elem_sink_gain(m2, s2));
-    }
-    f.inverse = 1.0f / l;
-    return f;
-}
-
-__device__ static void store_out(const struct attention_args &a, int64_t row, int head, int dim,
-                                 float total, struct attention_factors f)
-{
-    uint16_t *out = (uint16_t *)a.out + (row * a.n_head + head) * a.head_dim;
-    float v = (a.sinks ? total * f.scale : total) * f.inverse;
-    if (dim < a.head_dim)
-        out[dim] = v != v ? (uint16_t)(MMA90_NAN >> 16) : bf16_from_f32(v);
 }
 
 template <int NT, int MT>
@@ -536,7 +482,8 @@ store_item(const struct attention_state<NT, MT> &st, const struct attention_args
             if (slot >= it.n_slots)
                 continue;
             int row = it.row + slot / it.heads, head = it.head0 + slot % it.heads;
-            struct attention_factors f = end_row(a, head, st.m_total[mt][half], sh->sum[slot], p.c);
+            struct attention_factors f =
+                end_row(a, head, st.m_total[mt][half], sh->sum[slot], p.parts.c);
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -567,7 +514,7 @@ __global__ static void __launch_bounds__(BLOCK)
         return;
     load_slots(a, rows, p, &it, &sh, q);
     int tile = it.begin_min / KERN_TILE, last = (it.end_max - 1) / KERN_TILE;
-    if (p.partial) {
+    if (p.parts.data) {
         tile = MAX2(tile, (int)blockIdx.z * TILES);
         last = MIN2(last, (int)blockIdx.z * TILES + TILES - 1);
         if (tile > last)
@@ -588,45 +535,22 @@ __global__ static void __launch_bounds__(BLOCK)
         __syncthreads();
         copy_begin(keys, tile < last ? tile_half(a, rows, p, it, tile + 1, 0) : NULL,
                    tile < last ? half : 0);
-        soften_tile(st, &sh, it.n_mt, key0, p.c, s);
+        soften_tile(st, &sh, it.n_mt, key0, p.parts.c, s);
         copy_wait<1>();
         if (__syncthreads_or(!whole && has_infinite(values, half)))
             weigh_apart(st, &sh, it, values, p.dims, key0);
         else
             weigh_tile(st, &sh, values, p.dims, it.n_mt);
         weigh_ones(&sh, it.n_mt, st.l);
-        if (!p.partial && (tile == last || split_of(p, tile + 1) != split_of(p, tile))) {
-            merge_split(st, p.c);
+        if (!p.parts.data && (tile == last || split_of(p, tile + 1) != split_of(p, tile))) {
+            merge_split(st, p.parts.c);
             start_split(st);
         }
     }
-    if (p.partial)
+    if (p.parts.data)
         store_split(st, a, p, it, (int)blockIdx.z);
     else
         store_item(st, a, p, it, &sh);
-}
-
-/* One block is one head of one row; a thread is a dim. */
-__global__ static void __launch_bounds__(BLOCK)
-    join_splits(struct attention_args a, struct kern_rows rows, struct attention_plan p)
-{
-    int row = (int)blockIdx.y, head = (int)blockIdx.x, end = rows.pos[row] + 1;
-    int begin = a.window && end > a.window ? end - a.window : 0, stride = p.dims + PARTIAL_EXTRA;
-    const float *from = p.partial + ((int64_t)row * a.n_head + head) * p.n_splits * stride;
-    for (int dim = (int)threadIdx.x; dim < a.head_dim; dim += BLOCK) {
-        int split = begin / KERN_SPLIT;
-        const float *x = from + (int64_t)split * stride;
-        float o = x[dim], l = x[p.dims], m = x[p.dims + 1];
-        for (split++; split <= (end - 1) / KERN_SPLIT; split++) {
-            x = from + (int64_t)split * stride;
-            float joined = elem_max(x[p.dims + 1], m);
-            float f = elem_rescale(m, joined, p.c), g = elem_rescale(x[p.dims + 1], joined, p.c);
-            o = fmaf(x[dim], g, o * f);
-            l = fmaf(x[p.dims], g, l * f);
-            m = joined;
-        }
-        store_out(a, row, head, dim, o, end_row(a, head, m, l, p.c));
-    }
 }
 
 /* ---- the host's side ----------------------------------------------------------------------------
@@ -637,18 +561,35 @@ static size_t partial_bytes(int64_t n_tok, int64_t n_head, int64_t n_splits, int
     return (size_t)(n_tok * n_head * n_splits) * one;
 }
 
-static int splits_of(int pages)
-{
-    return (pages + TILES - 1) / TILES;
-}
-
 extern "C" size_t cuda_attention_scratch_bytes(const struct cuda_kern *c,
                                                const struct kern_limits *l)
 {
-    size_t bytes = partial_bytes(MIN2(l->n_tok, SCRATCH_ROWS), l->n_head, splits_of(l->pages_max),
-                                 l->head_dim);
+    size_t bytes = partial_bytes(MIN2(l->n_tok, SCRATCH_ROWS), l->n_head,
+                                 (l->pages_max + TILES - 1) / TILES, l->head_dim);
     (void)c;
     return MIN2(bytes, SCRATCH_MAX);
+}
+
+extern "C" int cuda_attention_splits(const struct kern_rows *rows)
+{
+    int64_t keys = (int64_t)rows->pages_max * KERN_PAGE;
+    if (rows->keys_max > 0)
+        keys = MIN2(keys, rows->keys_max);
+    return (int)((keys + KERN_SPLIT - 1) / KERN_SPLIT);
+}
+
+extern "C" struct cuda_partials cuda_attention_partials(const struct cuda_kern *c,
+                                                        const struct attention_args *a)
+{
+    struct cuda_partials p = {};
+    p.n_splits = cuda_attention_splits(a->rows);
+    p.dims = cuda_page_dims(a->head_dim);
+    p.c = elem_score_factor(a->scale, a->softcap);
+    p.descending = kern_planted() == KERN_FAULT_SPLIT_EDGE && a->rows->n_tok > 1;
+    if (partial_bytes(a->rows->n_tok, a->n_head, p.n_splits, a->head_dim) <=
+        c->scratch_bytes.attention)
+        p.data = (float *)c->scratch_attention;
+    return p;
 }
 
 static struct attention_plan make_plan(const struct cuda_kern *c, const struct attention_args *a,
@@ -662,13 +603,11 @@ static struct attention_plan make_plan(const struct cuda_kern *c, const struct a
     p.tokens = slots / p.heads;
     p.dims = cuda_page_dims(a->head_dim);
     p.q_stride = p.dims + 8;
-    p.c = elem_score_factor(a->scale, a->softcap);
     p.late_edge = kern_planted() == KERN_FAULT_SPLIT_EDGE && n_tok > 1;
-    p.n_splits = splits_of(a->rows->pages_max);
-    if (p.n_splits > 1 && !p.late_edge &&
-        (int64_t)n_tok * a->n_kv * p.pieces < 2 * (int64_t)c->n_sm &&
-        partial_bytes(n_tok, a->n_head, p.n_splits, a->head_dim) <= c->scratch_bytes.attention)
-        p.partial = (float *)c->scratch_attention;
+    p.parts = cuda_attention_partials(c, a);
+    if (p.parts.n_splits < 2 || p.late_edge ||
+        (int64_t)n_tok * a->n_kv * p.pieces >= 2 * (int64_t)c->n_sm)
+        p.parts.data = NULL;
     return p;
 }
 
@@ -686,7 +625,7 @@ static enum err_code launch(const struct cuda_kern *c, const struct attention_ar
     constexpr int most = shared_bytes(NT * 8 * WARPS, 16 * MT);
     struct attention_plan p = make_plan(c, a, 16 * MT);
     dim3 grid((unsigned)a->rows->n_tok, (unsigned)(a->n_kv * p.pieces),
-              p.partial ? (unsigned)p.n_splits : 1u);
+              p.parts.data ? (unsigned)p.parts.n_splits : 1u);
     if (!allowed) {
         (void)cudaFuncSetAttribute(attend<NT, MT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    most);
@@ -694,10 +633,8 @@ static enum err_code launch(const struct cuda_kern *c, const struct attention_ar
     }
     attend<NT, MT>
         <<<grid, BLOCK, (size_t)shared_bytes(p.dims, 16 * MT), c->stream>>>(*a, *a->rows, p);
-    if (p.partial) {
-        dim3 ends((unsigned)a->n_head, (unsigned)a->rows->n_tok);
-        join_splits<<<ends, BLOCK, 0, c->stream>>>(*a, *a->rows, p);
-    }
+    if (p.parts.data)
+        cuda_attention_join(c, a, &p.parts, 0);
     return cuda_launched("attention", e);
 }
 
@@ -708,6 +645,8 @@ extern "C" enum err_code cuda_attention(struct kern *k, const struct attention_a
     int dims = cuda_page_dims(a->head_dim);
     if (a->rows->n_tok == 0)
         return ERR_OK;
+    if (a->rows->n_tok <= a->rows->n_seq && cuda_attention_rows_run(c, a))
+        return cuda_launched("attention", e);
     if (dims <= 64)
         return launch<2, 4>(c, a, e);
     if (dims <= 128)

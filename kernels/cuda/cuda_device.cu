@@ -13,17 +13,19 @@
 
 #define ARCH_MAJOR 9 /* the family whose steps mma90 describes */
 
-static enum err_code device_error(struct err *e, cudaError_t found, const char *doing)
+extern "C" enum err_code cuda_checked(int found, const char *doing, struct err *e)
 {
-    return err_set(e, ERR_DEVICE, "CUDA: %s: %s (%s)", doing, cudaGetErrorString(found),
-                   cudaGetErrorName(found));
+    if (found == cudaSuccess)
+        return ERR_OK;
+    return err_set(e, ERR_DEVICE, "CUDA: %s: %s (%s)", doing,
+                   cudaGetErrorString((cudaError_t)found), cudaGetErrorName((cudaError_t)found));
 }
 
 #define TRY(call, doing)                                                                           \
     do {                                                                                           \
-        cudaError_t found_ = (call);                                                               \
-        if (found_ != cudaSuccess)                                                                 \
-            return device_error(e, found_, doing);                                                 \
+        enum err_code rc_ = cuda_checked(call, doing, e);                                          \
+        if (rc_ != ERR_OK)                                                                         \
+            return rc_;                                                                            \
     } while (0)
 
 extern "C" enum err_code cuda_launched(const char *op, struct err *e)
@@ -156,6 +158,7 @@ static enum err_code cuda_reserve(struct kern *k, const struct kern_limits *l, s
     enum err_code rc = cuda_alloc(k, s.linear + s.attention + s.logits + s.moe, &p, e);
     if (rc != ERR_OK)
         return err_wrap(e, rc, "scratch");
+    cuda_graphs_free(c); /* they know the old scratch */
     (void)cudaFree(c->scratch);
     c->scratch = (uint8_t *)p;
     c->scratch_bytes = s;
@@ -174,6 +177,7 @@ static void cuda_close(struct kern *k)
     struct cuda_kern *c = cuda_of(k);
     if (c->stream)
         (void)cudaStreamSynchronize(c->stream);
+    cuda_graphs_free(c);
     for (int i = 0; i < CUDA_STAGES; i++) {
         if (c->staged[i])
             (void)cudaEventDestroy(c->staged[i]);
@@ -202,6 +206,8 @@ static const struct kern_table *cuda_table(void)
     t.page_bytes = cuda_page_bytes;
     t.scratch_bytes = cuda_scratch_bytes;
     t.reserve = cuda_reserve;
+    t.step_begin = cuda_step_begin;
+    t.step_end = cuda_step_end;
 #define X(op) t.op = cuda_##op;
     KERN_OPS(X)
 #undef X
@@ -272,6 +278,7 @@ extern "C" enum err_code cuda_open(struct kern **k, const struct kern_options *o
     c->base.arith = KERN_MMA90;
     c->base.threads = 1;
     c->base.isa = "sm_90";
+    c->base.records = !o->eager;
     snprintf(c->base.device, sizeof c->base.device, "cuda:%d", n);
     c->device = n;
     c->n_sm = p.multiProcessorCount;

@@ -15,6 +15,7 @@
 #include <cuda_runtime.h>
 
 #include "common/hash.h"
+#include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/elem.h"
 
 #define PARTS_MAX 256
@@ -89,6 +90,8 @@ __global__ static void __launch_bounds__(BLOCK)
     float *x = a.logits + (p.first + blockIdx.y) * a.n_vocab, max = -INFINITY;
     struct logits_part *out = &p.row[blockIdx.y].part[part];
     unsigned long long hash = 0;
+    launch_wait();
+    launch_trigger();
     for (int i = (int)threadIdx.x; i < LOGITS_TOP_MAX; i += BLOCK)
         ranks[i] = 0;
     for (int64_t at = from; at < to; at += BATCH) {
@@ -149,6 +152,8 @@ __global__ static void __launch_bounds__(LANES)
     int lane = (int)blockIdx.x * LANES + (int)threadIdx.x;
     const float *x = a.logits + (p.first + blockIdx.y) * a.n_vocab;
     struct logits_row *r = &p.row[blockIdx.y];
+    launch_wait();
+    launch_trigger();
     float max = row_max(r, p.n_parts), sum = 0.0f;
 #pragma unroll 8
     for (int64_t i = lane; i < a.n_vocab; i += ELEM_LSE_LANES)
@@ -201,6 +206,8 @@ __global__ static void __launch_bounds__(ELEM_LSE_LANES)
     const struct logits_row *r = &p.row[blockIdx.x];
     int64_t row = p.first + blockIdx.x;
     int j = (int)threadIdx.x;
+    launch_wait();
+    launch_trigger();
     lanes[j] = r->lanes[j];
     for (int n = ELEM_LSE_LANES / 2; n >= 1; n /= 2) {
         __syncthreads();
@@ -244,9 +251,9 @@ extern "C" enum err_code cuda_logits(struct kern *k, const struct logits_args *a
     p.n_parts = (int)MIN2((a->n_vocab + BATCH - 1) / BATCH, (int64_t)PARTS_MAX);
     for (p.first = 0; p.first < a->n; p.first += most) {
         unsigned n = (unsigned)MIN2(a->n - p.first, (int64_t)most);
-        scan_parts<<<dim3((unsigned)p.n_parts, n), BLOCK, 0, c->stream>>>(*a, p);
-        add_lanes<<<dim3(ELEM_LSE_LANES / LANES, n), LANES, 0, c->stream>>>(*a, p);
-        end_row<<<n, ELEM_LSE_LANES, 0, c->stream>>>(*a, p);
+        launch_early(scan_parts, dim3((unsigned)p.n_parts, n), BLOCK, 0, c->stream, *a, p);
+        launch_early(add_lanes, dim3(ELEM_LSE_LANES / LANES, n), LANES, 0, c->stream, *a, p);
+        launch_early(end_row, dim3(n), ELEM_LSE_LANES, 0, c->stream, *a, p);
     }
     return cuda_launched("logits", e);
 }

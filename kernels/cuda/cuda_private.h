@@ -32,6 +32,15 @@ struct cuda_fault {
     int32_t kind, row, value, limit;
 };
 
+/* Recorded steps, those used last (cuda_graph.cu). */
+#define CUDA_GRAPHS 64
+struct CUgraphExec_st;
+struct cuda_graph {
+    struct kern_step shape;
+    struct CUgraphExec_st *exec; /* NULL: seen once, not recorded */
+    uint64_t used;               /* 0: free */
+};
+
 #define CUDA_STAGES      8         /* pinned pieces in flight */
 #define CUDA_STAGE_BYTES (1 << 20) /* of one piece */
 
@@ -57,6 +66,9 @@ struct cuda_kern {
     struct cuda_scratch scratch_bytes;
     uint8_t *scratch_linear, *scratch_attention, *scratch_logits, *scratch_moe; /* in it */
     struct kern_limits limits; /* zero before kern_reserve */
+    struct cuda_graph graph[CUDA_GRAPHS];
+    struct cuda_graph *recording; /* NULL, or what the launches go to */
+    uint64_t steps;
     /* Planted by tests: the norm takes so much longer, and few-row products do not wait for it. */
     int plant_delay_ns;
     bool plant_no_wait;
@@ -70,6 +82,8 @@ static inline struct cuda_kern *cuda_of(struct kern *k)
 
 enum err_code cuda_open(struct kern **k, const struct kern_options *o, struct err *e);
 
+/* ERR_OK, or ERR_DEVICE: what the runtime found while doing something. */
+MUST_USE enum err_code cuda_checked(int found, const char *doing, struct err *e);
 /* ERR_OK, or ERR_DEVICE with what the launches before this call gave. */
 MUST_USE enum err_code cuda_launched(const char *op, struct err *e);
 
@@ -85,6 +99,12 @@ enum err_code cuda_weight_load(struct kern *k, const struct ckpt_weight *const *
                                struct kern_weight **w, struct err *e);
 void cuda_weight_free(struct kern *k, struct kern_weight *w);
 size_t cuda_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n);
+
+/* cuda_graph.cu */
+enum err_code cuda_step_begin(struct kern *k, const struct kern_step *s, bool *replayed,
+                              struct err *e);
+enum err_code cuda_step_end(struct kern *k, bool failed, struct err *e);
+void cuda_graphs_free(struct cuda_kern *c);
 
 size_t cuda_page_bytes(const struct kern *k, int n_kv, int head_dim);
 

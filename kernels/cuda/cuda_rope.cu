@@ -8,6 +8,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/cuda/cuda_page.h"
 #include "kernels/elem.h"
 
@@ -33,6 +34,8 @@ __global__ static void __launch_bounds__(BLOCK)
     const float *cos_sin = a.cos_sin + (int64_t)pos * a.rot_dim, *x;
     struct target to = {(uint16_t *)a.q_out, 0, 0};
     bool value = head >= a.n_head + a.n_kv;
+    launch_wait();
+    launch_trigger();
     if (head < a.n_head) {
         x = a.q + t * a.stride + (int64_t)head * a.head_dim;
         to.base += ((int64_t)t * a.n_head + head) * a.head_dim;
@@ -60,6 +63,6 @@ extern "C" enum err_code cuda_rope_kv(struct kern *k, const struct rope_kv_args 
     if (n == 0)
         return ERR_OK;
     dim3 grid((unsigned)(a->n_head + 2 * a->n_kv), (unsigned)n);
-    rope_heads<<<grid, BLOCK, 0, cuda_of(k)->stream>>>(*a, *a->rows);
+    launch_early(rope_heads, grid, BLOCK, 0, cuda_of(k)->stream, *a, *a->rows);
     return cuda_launched("rope_kv", e);
 }

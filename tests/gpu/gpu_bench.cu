@@ -6,6 +6,7 @@
  *
  *   gpu_bench [PATH [FIRST [END]]]   shapes by rows number FIRST to END; PATH of cuda_product.h
  *   gpu_bench -1                     the chain of an 8B model's linear layers
+ *   gpu_bench -2 [KEYS]              its whole decode step, every row at KEYS (1024) keys
  */
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -183,13 +184,101 @@ static void bench_shape(struct kern *k, const struct shape *s, const int *rows, 
 
 struct chain {
     struct kern *k;
+    int keys; /* 0: no attention and no reduction of the logits */
+    struct kern_rows rows;
+    uint8_t *kv;
+    float *cos_sin;
+    void *q;
+    uint8_t *reduced;
     struct cuda_weight w[LAYERS][CHAIN];
     float *h, *wide, *weight;
     void *act;
     size_t bytes;
 };
 
-static void chain_open(struct chain *c, struct kern *k)
+#define CHAIN_ROWS  64
+#define CHAIN_HEADS 32
+#define CHAIN_KV    8
+#define CHAIN_DIM   128
+
+/* Positions and pages of 64 sequences, and what attention needs besides. */
+static void chain_sequences(struct chain *c, int keys)
+{
+    struct err e = {};
+    int pages = (keys + KERN_PAGE - 1) / KERN_PAGE;
+    size_t page = kern_page_bytes(c->k, CHAIN_KV, CHAIN_DIM);
+    int32_t *host = (int32_t *)calloc((size_t)CHAIN_ROWS * (size_t)(pages + 3), sizeof *host), *dev;
+    for (int i = 0; i < CHAIN_ROWS; i++) {
+        host[CHAIN_ROWS + i] = keys - 1;
+        host[2 * CHAIN_ROWS + i] = i;
+        for (int j = 0; j < pages; j++)
+            host[3 * CHAIN_ROWS + i * pages + j] = i * pages + j;
+    }
+    size_t bytes = (size_t)CHAIN_ROWS * (size_t)(pages + 3) * sizeof *host;
+    need_ok(kern_alloc(c->k, bytes, (void **)&dev, &e), &e);
+    need_ok(kern_upload(c->k, dev, host, bytes, &e), &e);
+    c->keys = keys;
+    c->rows.id = dev;
+    c->rows.pos = dev + CHAIN_ROWS;
+    c->rows.seq = dev + 2 * CHAIN_ROWS;
+    c->rows.pages = dev + 3 * CHAIN_ROWS;
+    c->rows.pages_max = pages;
+    c->rows.keys_max = keys;
+    need_ok(kern_alloc(c->k, page * (size_t)pages * CHAIN_ROWS * LAYERS, (void **)&c->kv, &e), &e);
+    need_ok(kern_alloc(c->k, (size_t)keys * CHAIN_DIM * 4, (void **)&c->cos_sin, &e), &e);
+    need_ok(kern_alloc(c->k, CHAIN_ROWS * 4096 * 2, &c->q, &e), &e);
+    need_ok(kern_alloc(c->k, CHAIN_ROWS * 64, (void **)&c->reduced, &e), &e);
+    free(host);
+}
+
+static void chain_attend(struct chain *c, int n, int layer)
+{
+    struct err e = {};
+    struct kern_rows rows = c->rows;
+    uint8_t *kv = c->kv + kern_page_bytes(c->k, CHAIN_KV, CHAIN_DIM) * (size_t)rows.pages_max *
+                              CHAIN_ROWS * (size_t)layer;
+    struct rope_kv_args r = {};
+    struct attention_args a = {};
+    rows.n_tok = rows.n_seq = n;
+    r.rows = &rows;
+    r.n_head = CHAIN_HEADS;
+    r.n_kv = CHAIN_KV;
+    r.head_dim = r.rot_dim = CHAIN_DIM;
+    r.q = c->wide;
+    r.k = c->wide + CHAIN_HEADS * CHAIN_DIM;
+    r.v = r.k + CHAIN_KV * CHAIN_DIM;
+    r.stride = 6144;
+    r.cos_sin = c->cos_sin;
+    r.q_out = c->q;
+    r.kv = kv;
+    need_ok(kern_rope_kv(c->k, &r, &e), &e);
+    a.rows = &rows;
+    a.n_head = CHAIN_HEADS;
+    a.n_kv = CHAIN_KV;
+    a.head_dim = CHAIN_DIM;
+    a.q = c->q;
+    a.kv = kv;
+    a.scale = 0.088f;
+    a.out = c->act;
+    need_ok(kern_attention(c->k, &a, &e), &e);
+}
+
+static void chain_reduce(struct chain *c, int n)
+{
+    struct err e = {};
+    struct logits_args a = {};
+    a.n = n;
+    a.n_vocab = 128256;
+    a.logits = c->wide;
+    a.k = 2;
+    a.hash = (uint64_t *)(void *)c->reduced;
+    a.top_id = (int32_t *)(void *)(c->reduced + 8 * CHAIN_ROWS);
+    a.top = (float *)(void *)(c->reduced + 16 * CHAIN_ROWS);
+    a.lse = (float *)(void *)(c->reduced + 24 * CHAIN_ROWS);
+    need_ok(kern_logits(c->k, &a, &e), &e);
+}
+
+static void chain_open(struct chain *c, struct kern *k, int keys)
 {
     static const struct shape shapes[CHAIN] = {
         {6144, 4096, 4}, {4096, 4096, 4}, {28672, 4096, 4}, {4096, 14336, 4}, {128256, 4096, 4}};
@@ -215,12 +304,15 @@ static void chain_open(struct chain *c, struct kern *k)
     need_ok(kern_alloc(k, 4096 * 4, (void **)&c->weight, &e), &e);
     need_ok(kern_alloc(k, 64 * 14336 * 2, &c->act, &e), &e);
     struct kern_limits limits = {};
-    limits.n_tok = 64;
-    limits.n_seq = limits.n_head = limits.pages_max = 1;
-    limits.head_dim = 64;
+    limits.n_tok = limits.n_seq = CHAIN_ROWS;
+    limits.n_head = CHAIN_HEADS;
+    limits.head_dim = CHAIN_DIM;
+    limits.pages_max = MAX2((keys + KERN_PAGE - 1) / KERN_PAGE, 1);
     limits.k_max = 14336;
     limits.rows_max = 128256;
     need_ok(kern_reserve(k, &limits, &e), &e);
+    if (keys)
+        chain_sequences(c, keys);
 }
 
 static void chain_norm(struct chain *c, int n, bool add)
@@ -259,6 +351,8 @@ static void chain_run(struct chain *c, int n)
         struct act_mul_args a = {};
         chain_norm(c, n, l > 0);
         chain_linear(c, n, l, 0);
+        if (c->keys)
+            chain_attend(c, n, l);
         chain_linear(c, n, l, 1);
         chain_norm(c, n, true);
         chain_linear(c, n, l, 2);
@@ -274,13 +368,15 @@ static void chain_run(struct chain *c, int n)
     }
     chain_norm(c, n, true);
     chain_linear(c, n, 0, 4);
+    if (c->keys)
+        chain_reduce(c, n);
 }
 
-static void bench_chain(struct kern *k)
+static void bench_chain(struct kern *k, int keys)
 {
     static const int rows[] = {1, 2, 4, 8, 16, 32, 64};
     static struct chain c;
-    chain_open(&c, k);
+    chain_open(&c, k, keys);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         cudaGraph_t graph;
         cudaGraphExec_t exec;
@@ -291,9 +387,9 @@ static void bench_chain(struct kern *k)
         need(cudaStreamEndCapture(cuda_of(k)->stream, &graph) == cudaSuccess, "capture");
         need(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "graph");
         double us = time_graph(k, exec, 1);
-        printf(
-            "8B linear layers, norms and activations, %2d rows: %8.1f us %7.1f GB/s %8.0f rows/s\n",
-            rows[i], us, (double)c.bytes / us * 1e-3, rows[i] / us * 1e6);
+        printf("8B %s, %2d rows: %8.1f us %7.1f GB/s of weights %8.0f rows/s\n",
+               keys ? "decode step" : "linear layers, norms and activations", rows[i], us,
+               (double)c.bytes / us * 1e-3, rows[i] / us * 1e6);
         fflush(stdout);
         cudaGraphExecDestroy(exec);
         cudaGraphDestroy(graph);
@@ -352,7 +448,7 @@ int main(int argc, char **argv)
     need_ok(kern_open(&k, &o, &e), &e);
     bench_read(k);
     if (path < 0) {
-        bench_chain(k);
+        bench_chain(k, path == -1 ? 0 : argc > 2 ? atoi(argv[2]) : 1024);
         kern_close(k);
         return 0;
     }

@@ -1,0 +1,415 @@
+/* cuda_attention_row.cu: rule 4 for steps of single tokens: a block is one split of one row and up
+ * to 8 query heads of a kv head. And the joining of splits.
+ *
+ * Work: four warps, a warp a tile of 64 keys for the scores, then a quarter of the dims for the
+ * weighted sum. Bytes: K and V of the row's keys once for every 8 heads; each half of a page is one
+ * bulk copy. The four K of a split are asked for at once; V takes the place of K tile by tile, or a
+ * place of its own where the step leaves room. Latency is hidden by other blocks: three an SM with
+ * 128 dims.
+ *
+ * Operands stand the other way round than in cuda_attention.cu: keys (then dims of V) are the 16
+ * rows, heads the 8 columns. The instruction's sums do not know the difference.
+ *
+ * Order: tiles ascending. A tile's maximum counts in every later tile of the split, and a maximum
+ * is exact in any order, so P of all four tiles is made at once; O and L then take the tiles one by
+ * one. A tile without a seen key is left out. V of masked keys is cleared, since P = +0 is not
+ * enough where V is not finite.
+ */
+#include "kernels/cuda/cuda_attention.h"
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/cuda_copy.cuh"
+#include "kernels/cuda/cuda_frag.cuh"
+#include "kernels/cuda/cuda_launch.cuh"
+
+#define TILES    (KERN_SPLIT / KERN_TILE)
+#define BLOCK    (32 * TILES)
+#define HEADS    8
+#define P_STRIDE (KERN_SPLIT + 8)
+#define ALL      0xffffffffu
+
+struct row_plan {
+    struct cuda_partials parts;
+    int pieces;     /* of HEADS heads that a kv head's are cut into */
+    bool own_place; /* V does not wait for K's place */
+};
+
+struct row_shared {
+    uint64_t k_here[TILES], v_here[TILES];
+    float max[TILES][HEADS], rescale[TILES][HEADS];
+    uint16_t p[HEADS * P_STRIDE];
+};
+
+/* What the block knows of its row. */
+struct row_view {
+    int row, kv, head0, n_heads;
+    int split, begin, end; /* keys that the row sees */
+    int first, last;       /* tiles of the split that hold one */
+    bool alone;            /* the row's only split */
+};
+
+/* Keys [lo, hi) of tile i of the split are seen. */
+__device__ static inline void seen_of(const struct row_view &v, int i, int *lo, int *hi)
+{
+    int key0 = (v.split * TILES + i) * KERN_TILE;
+    *lo = MAX2(v.begin - key0, 0);
+    *hi = MIN2(v.end - key0, KERN_TILE);
+}
+
+/* Queries as the B operand: heads are columns. */
+template <int DIMS>
+__device__ static inline void load_queries(const struct attention_args &a, const struct row_view &v,
+                                           uint32_t q[DIMS / 16][2])
+{
+    int lane = (int)threadIdx.x % 32, head = lane / 4;
+    const uint16_t *from =
+        (const uint16_t *)a.q + ((int64_t)v.row * a.n_head + v.head0 + head) * DIMS + lane % 4 * 2;
+#pragma unroll
+    for (int s = 0; s < DIMS / 16; s++) {
+        q[s][0] = head < v.n_heads ? *(const uint32_t *)(const void *)(from + s * 16) : 0;
+        q[s][1] = head < v.n_heads ? *(const uint32_t *)(const void *)(from + s * 16 + 8) : 0;
+    }
+}
+
+/* Raw scores of a tile: s[m] are keys 16 m + g and + 8 against heads 2 t and 2 t + 1. */
+template <int DIMS>
+__device__ static inline void score_tile(const uint16_t *keys, const uint32_t q[DIMS / 16][2],
+                                         float s[4][4])
+{
+    int lane = (int)threadIdx.x % 32, key = lane / 8 % 2 * 8 + lane % 8, dim = lane / 16 * 8;
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+        s[m][0] = s[m][1] = s[m][2] = s[m][3] = 0.0f;
+#pragma unroll
+        for (int step = 0; step < DIMS / 16; step++) {
+            uint32_t k[4];
+            load_matrices(k, keys + cuda_page_at(DIMS, m * 16 + key, step * 16 + dim));
+            frag_mma(s[m], k, q[step][0], q[step][1]);
+        }
+    }
+}
+
+/* Caps the scores of seen keys; the warp's maxima of heads 2 t and 2 t + 1 go to the block. */
+__device__ static inline void find_maxima(const struct attention_args &a, struct row_shared *sh,
+                                          int tile, int lo, int hi, float s[4][4])
+{
+    int lane = (int)threadIdx.x % 32;
+    float max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        int key = i / 4 * 16 + lane / 4 + i % 4 / 2 * 8;
+        float *x = &s[i / 4][i % 4];
+        if (key < lo || key >= hi)
+            continue;
+        if (a.softcap > 0.0f)
+            *x = elem_softcap(a.scale * *x, a.softcap);
+        max[i % 2] = elem_max(*x, max[i % 2]);
+    }
+#pragma unroll
+    for (int n = 4; n <= 16; n *= 2) {
+        max[0] = elem_max(__shfl_xor_sync(ALL, max[0], n), max[0]);
+        max[1] = elem_max(__shfl_xor_sync(ALL, max[1], n), max[1]);
+    }
+    if (lane < 4) {
+        sh->max[tile][lane * 2] = max[0];
+        sh->max[tile][lane * 2 + 1] = max[1];
+    }
+}
+
+/* P of a tile under the maximum of the tiles up to it, and what the sums so far are multiplied
+ * by. */
+__device__ static inline void soften_tile(struct row_shared *sh, const struct row_view &v, int tile,
+                                          int lo, int hi, float c, const float s[4][4])
+{
+    int lane = (int)threadIdx.x % 32;
+    float before[2] = {-INFINITY, -INFINITY}, m[2];
+    for (int i = v.first; i < tile; i++) {
+        before[0] = elem_max(sh->max[i][lane % 4 * 2], before[0]);
+        before[1] = elem_max(sh->max[i][lane % 4 * 2 + 1], before[1]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        m[h] = elem_max(sh->max[tile][lane % 4 * 2 + h], before[h]);
+        if (lane < 4)
+            sh->rescale[tile][lane * 2 + h] = elem_rescale(before[h], m[h], c);
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        int key = i / 4 * 16 + lane / 4 + i % 4 / 2 * 8, h = i % 2;
+        float x = elem_score_exponent(s[i / 4][i % 4], m[h], c);
+        float p = key >= lo && key < hi ? elem_exp2_p(x) : 0.0f;
+        sh->p[(lane % 4 * 2 + h) * P_STRIDE + tile * KERN_TILE + key] =
+            (uint16_t)frag_pack(p, 0.0f);
+    }
+}
+
+/* +0 for V of the keys of a tile that the row does not see. */
+template <int DIMS> __device__ static inline void clear_masked(uint16_t *values, int lo, int hi)
+{
+    for (int i = (int)threadIdx.x; i < KERN_TILE * (DIMS / 8); i += BLOCK) {
+        int key = i / (DIMS / 8), dim = i % (DIMS / 8) * 8;
+        if (key < lo || key >= hi)
+            *(uint4 *)(void *)(values + cuda_page_at(DIMS, key, dim)) = make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* O of 16 dims for every N-th 16 of them, and L, take one tile. */
+template <int DIMS, int N>
+__device__ static inline void weigh_tile(const struct row_shared *sh, const uint16_t *values,
+                                         int tile, float o[N][4], float l[4])
+{
+    static const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int key = lane / 16 * 8 + lane % 8, dim = lane / 8 % 2 * 8;
+    const uint16_t *p = sh->p + lane / 4 * P_STRIDE + tile * KERN_TILE + lane % 4 * 2;
+    float f[2] = {sh->rescale[tile][lane % 4 * 2], sh->rescale[tile][lane % 4 * 2 + 1]};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        l[i] *= f[i % 2];
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            o[n][i] *= f[i % 2];
+    }
+#pragma unroll
+    for (int step = 0; step < KERN_TILE / 16; step++) {
+        uint32_t b0 = *(const uint32_t *)(const void *)(p + step * 16);
+        uint32_t b1 = *(const uint32_t *)(const void *)(p + step * 16 + 8), v[4];
+        frag_mma(l, ones, b0, b1);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            int block = warp + n * TILES;
+            if (block * 16 >= DIMS)
+                break;
+            load_transposed(v, values + cuda_page_at(DIMS, step * 16 + key, block * 16 + dim));
+            frag_mma(o[n], v, b0, b1);
+        }
+    }
+}
+
+/* The record of the split, or the row's output where there is no other split. */
+template <int DIMS, int N>
+__device__ static inline void store_row(const struct attention_args &a, const struct row_plan &p,
+                                        const struct row_shared *sh, const struct row_view &v,
+                                        const float o[N][4], const float l[4])
+{
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int head = lane % 4 * 2 + h;
+        float m = -INFINITY;
+        if (head >= v.n_heads)
+            break;
+        for (int i = v.first; i <= v.last; i++)
+            m = elem_max(sh->max[i][head], m);
+        struct attention_factors f = {};
+        float *to = NULL;
+        if (v.alone) {
+            f = end_row(a, v.head0 + head, m, l[h], p.parts.c);
+        } else {
+            to = partial_of(p.parts, v.row, a.n_head, v.head0 + head, v.split);
+            if (warp == 0 && lane / 4 == 0) {
+                to[DIMS] = l[h];
+                to[DIMS + 1] = m;
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int dim = (warp + n * TILES) * 16 + lane / 4 + half * 8;
+                if (dim >= DIMS)
+                    break;
+                if (v.alone)
+                    store_out(a, v.row, v.head0 + head, dim, o[n][half * 2 + h], f);
+                else
+                    to[dim] = o[n][half * 2 + h];
+            }
+    }
+}
+
+/* False when the split holds no key of the row. */
+__device__ static inline bool find_row(const struct attention_args &a, const struct kern_rows &rows,
+                                       const struct row_plan &p, struct row_view *v)
+{
+    int group = a.n_head / a.n_kv, piece = (int)blockIdx.y % p.pieces;
+    v->row = (int)blockIdx.z;
+    v->kv = (int)blockIdx.y / p.pieces;
+    v->head0 = v->kv * group + piece * HEADS;
+    v->n_heads = MIN2(HEADS, group - piece * HEADS);
+    v->split = (int)blockIdx.x;
+    v->end = rows.pos[v->row] + 1;
+    v->begin = a.window && v->end > a.window ? v->end - a.window : 0;
+    v->alone = v->begin / KERN_SPLIT == (v->end - 1) / KERN_SPLIT;
+    v->first = MAX2(v->begin / KERN_TILE - v->split * TILES, 0);
+    v->last = MIN2((v->end - 1) / KERN_TILE - v->split * TILES, TILES - 1);
+    return v->first <= v->last;
+}
+
+template <int DIMS>
+__global__ static void __launch_bounds__(BLOCK)
+    attend_row(struct attention_args a, struct kern_rows rows, struct row_plan p)
+{
+    extern __shared__ __align__(128) uint8_t dynamic[];
+    __shared__ struct row_shared sh;
+    constexpr int half = KERN_TILE * DIMS, n_blocks = (DIMS / 16 + TILES - 1) / TILES;
+    struct row_view v;
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    if (!find_row(a, rows, p, &v)) /* positions and pages are no kernel's work */
+        return;
+    uint16_t *keys = (uint16_t *)dynamic + warp * half;
+    uint16_t *values = (uint16_t *)dynamic + (p.own_place ? TILES * half : 0);
+    const uint16_t *page = NULL;
+    bool mine = warp >= v.first && warp <= v.last;
+    if (mine)
+        page = (const uint16_t *)a.kv +
+               ((int64_t)cuda_page(rows, v.row, (v.split * TILES + warp) * KERN_TILE) * a.n_kv +
+                v.kv) *
+                   2 * half;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < TILES; i++) {
+            copy_init(&sh.k_here[i], 1);
+            copy_init(&sh.v_here[i], 1);
+        }
+        copy_init_done();
+    }
+    __syncthreads();
+    launch_wait();
+    launch_trigger();
+    if (mine && lane == 0) {
+        copy_expect(&sh.k_here[warp], half * 2);
+        copy_bulk(keys, page, half * 2, &sh.k_here[warp]);
+        if (p.own_place) {
+            copy_expect(&sh.v_here[warp], half * 2);
+            copy_bulk(values + warp * half, page + half, half * 2, &sh.v_here[warp]);
+        }
+    }
+    uint32_t q[DIMS / 16][2];
+    float s[4][4];
+    int lo, hi;
+    seen_of(v, warp, &lo, &hi);
+    load_queries<DIMS>(a, v, q);
+    if (mine) {
+        copy_wait(&sh.k_here[warp], 0);
+        score_tile<DIMS>(keys, q, s);
+        __syncwarp();
+        if (!p.own_place && lane == 0) {
+            copy_expect(&sh.v_here[warp], half * 2);
+            copy_bulk(values + warp * half, page + half, half * 2, &sh.v_here[warp]);
+        }
+        find_maxima(a, &sh, warp, lo, hi, s);
+    }
+    __syncthreads();
+    if (mine)
+        soften_tile(&sh, v, warp, lo, hi, p.parts.c, s);
+    for (int i = v.first; i <= v.last; i++) {
+        seen_of(v, i, &lo, &hi);
+        if (lo > 0 || hi < KERN_TILE) {
+            copy_wait(&sh.v_here[i], 0);
+            clear_masked<DIMS>(values + i * half, lo, hi);
+        }
+    }
+    __syncthreads();
+    float o[n_blocks][4] = {}, l[4] = {};
+    for (int i = v.first; i <= v.last; i++) {
+        copy_wait(&sh.v_here[i], 0);
+        weigh_tile<DIMS, n_blocks>(&sh, values + i * half, i, o, l);
+    }
+    store_row<DIMS, n_blocks>(a, p, &sh, v, o, l);
+}
+
+/* ---- joining ------------------------------------------------------------------------------------
+ */
+#define AHEAD 8 /* records on their way at once */
+
+/* One block is one head of one row; a thread is a dim. */
+__global__ static void __launch_bounds__(BLOCK)
+    join_splits(struct attention_args a, struct kern_rows rows, struct cuda_partials p, int skip)
+{
+    int row = (int)blockIdx.y, head = (int)blockIdx.x, end = rows.pos[row] + 1;
+    int begin = a.window && end > a.window ? end - a.window : 0;
+    int first = begin / KERN_SPLIT, last = (end - 1) / KERN_SPLIT;
+    launch_wait();
+    launch_trigger();
+    if (last - first < skip)
+        return;
+    for (int dim = (int)threadIdx.x; dim < a.head_dim; dim += BLOCK) {
+        float o = 0.0f, l = 0.0f, m = -INFINITY;
+        for (int split = first; split <= last; split += AHEAD) {
+            float xo[AHEAD], xl[AHEAD], xm[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                int at = p.descending ? first + last - split - i : split + i;
+                const float *x = partial_of(p, row, a.n_head, head, at);
+                bool there = split + i <= last;
+                xo[i] = there ? x[dim] : 0.0f;
+                xl[i] = there ? x[p.dims] : 0.0f;
+                xm[i] = there ? x[p.dims + 1] : 0.0f;
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                if (split + i > last)
+                    break;
+                float joined = elem_max(xm[i], m);
+                float f = elem_rescale(m, joined, p.c), g = elem_rescale(xm[i], joined, p.c);
+                bool is_first = split + i == first;
+                o = is_first ? xo[i] : fmaf(xo[i], g, o * f);
+                l = is_first ? xl[i] : fmaf(xl[i], g, l * f);
+                m = is_first ? xm[i] : joined;
+            }
+        }
+        store_out(a, row, head, dim, o, end_row(a, head, m, l, p.c));
+    }
+}
+
+extern "C" void cuda_attention_join(const struct cuda_kern *c, const struct attention_args *a,
+                                    const struct cuda_partials *p, int skip)
+{
+    dim3 grid((unsigned)a->n_head, (unsigned)a->rows->n_tok);
+    launch_early(join_splits, grid, BLOCK, 0, c->stream, *a, *a->rows, *p, skip);
+}
+
+/* ---- the host's side ----------------------------------------------------------------------------
+ */
+template <int DIMS>
+static bool launch(const struct cuda_kern *c, const struct attention_args *a, struct row_plan p)
+{
+    static bool allowed;
+    constexpr int places = TILES * KERN_TILE * DIMS * 2;
+    int group = a->n_head / a->n_kv;
+    p.pieces = (group + HEADS - 1) / HEADS;
+    dim3 grid((unsigned)p.parts.n_splits, (unsigned)(a->n_kv * p.pieces), (unsigned)a->rows->n_tok);
+    p.own_place = 2 * places <= 128 << 10 && (int64_t)grid.x * grid.y * grid.z <= c->n_sm;
+    if (!allowed) {
+        (void)cudaFuncSetAttribute(attend_row<DIMS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   MIN2(2 * places, 128 << 10));
+        allowed = true;
+    }
+    launch_early(attend_row<DIMS>, grid, BLOCK, (size_t)(p.own_place ? 2 * places : places),
+                 c->stream, *a, *a->rows, p);
+    if (p.parts.n_splits > 1)
+        cuda_attention_join(c, a, &p.parts, 1);
+    return true;
+}
+
+extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct attention_args *a)
+{
+    struct row_plan p = {};
+    p.parts = cuda_attention_partials(c, a);
+    if (p.parts.n_splits > 1 && !p.parts.data)
+        return false;
+    switch (a->head_dim) {
+    case 64:
+        return launch<64>(c, a, p);
+    case 80:
+        return launch<80>(c, a, p);
+    case 96:
+        return launch<96>(c, a, p);
+    case 128:
+        return launch<128>(c, a, p);
+    case 256:
+        return launch<256>(c, a, p);
+    default:
+        return false;
+    }
+}
