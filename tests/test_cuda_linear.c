@@ -146,15 +146,17 @@ START_TEST(row_counts_equal_oracle)
 }
 END_TEST
 
-/* Tall matrices: more tiles than multiprocessors, in one, two and three parts. */
+/* Tall matrices: more tiles than multiprocessors. */
 START_TEST(tall_matrices_equal_oracle)
 {
     static const int counts[] = {1, 2, 8, 16, 33, 64, 128, 200};
     struct rig r = rig_open();
     struct rng rng = {.seed = 14};
-    for (int i = 0; i < 3; i++) {
-        struct qformat q = {i == 1 ? 8 : 4, i == 2 ? 32 : 64, DT_BF16};
-        struct fix_weight f = fix_affine(&rng, 6144 + 40 * i, i == 2 ? 2048 : 1024, q, 0.02f);
+    for (int i = 0; i < 6; i++) {
+        static const int64_t rows[] = {6144, 6184, 6224, 40000, 4096, 4200};
+        static const int64_t lens[] = {1024, 1024, 2048, 1536, 9728, 9216};
+        struct qformat q = {i % 3 == 1 ? 8 : 4, 32 << (i + 1) % 3, DT_BF16};
+        struct fix_weight f = fix_affine(&rng, rows[i], lens[i], q, 0.02f);
         check_counts(&r, &f, counts, ARRAY_LEN(counts), 0, true, "tall");
         fix_weight_free(&f);
     }
@@ -165,16 +167,19 @@ END_TEST
 /* Whichever kernel takes a product, at counts of rows that it would not be chosen for too. */
 START_TEST(every_path_equals_oracle)
 {
-    static const enum cuda_path paths[] = {CUDA_PATH_PLAIN, CUDA_PATH_FEW, CUDA_PATH_MANY};
+    static const enum cuda_path paths[] = {CUDA_PATH_PLAIN, CUDA_PATH_STREAM, CUDA_PATH_FEW,
+                                           CUDA_PATH_MANY};
     static const int counts[] = {1, 5, 8, 9, 33, 64, 65, 130};
     struct rig r = rig_open();
     struct rng rng = {.seed = 22};
-    for (size_t i = 0; i < 3 * ARRAY_LEN(paths); i++) {
+    for (size_t i = 0; i < 9 * ARRAY_LEN(paths); i++) {
+        static const int64_t lens[] = {1664, 2560, 8704};
+        int64_t k = lens[i / 3 % 3];
         struct qformat q = {i % 3 == 0 ? 4 : 8, 64, DT_BF16};
-        struct fix_weight f = i % 3 == 2 ? fix_dense(&rng, 150, 1664, DT_BF16)
-                                         : fix_affine(&rng, 150, 1664, q, 0.02f);
-        cuda_of(r.side[1])->force_path = (int)paths[i / 3];
-        check_counts(&r, &f, counts, ARRAY_LEN(counts), (int)i % 4, false, "a forced path");
+        struct fix_weight f =
+            i % 3 == 2 ? fix_dense(&rng, 150, k, DT_BF16) : fix_affine(&rng, 150, k, q, 0.02f);
+        cuda_of(r.side[1])->force_path = (int)paths[i / 9];
+        check_counts(&r, &f, counts, ARRAY_LEN(counts), (int)i % 4, i % 2, "a forced path");
         fix_weight_free(&f);
     }
     rig_close(&r);
@@ -183,24 +188,25 @@ END_TEST
 
 START_TEST(parts_equal_single_products)
 {
-    static const int counts[] = {1, 7, 8, 24, 64, 100};
+    static const int counts[] = {1, 4, 7, 8, 24, 64, 100};
+    const int64_t len = _i == 0 ? 1088 : _i == 1 ? 2048 : 8704;
     struct rig r = rig_open();
     struct rng rng = {.seed = 15};
     struct qformat q = {4, 64, DT_BF16}, q8 = {8, 64, DT_BF16};
-    struct fix_weight f[3] = {fix_affine(&rng, 208, 1088, q, 0.02f),
-                              fix_affine(&rng, 72, 1088, q, 0.02f),
-                              fix_affine(&rng, 40, 1088, q8, 0.02f)};
+    struct fix_weight f[3] = {fix_affine(&rng, 208, len, q, 0.02f),
+                              fix_affine(&rng, 72, len, q, 0.02f),
+                              fix_affine(&rng, 40, len, q8, 0.02f)};
     struct kern *k = r.side[1];
-    reserve(&r, 128, 1088, 208);
+    reserve(&r, 128, len, 208);
     for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
         int n = counts[i];
-        struct linear_args a = {.n_tok = n, .x_stride = 1090, .n_parts = 3};
+        struct linear_args a = {.n_tok = n, .x_stride = (len + 2), .n_parts = 3};
         struct err e = {.text = ""};
-        uint16_t *x = rig_inputs(&rng, (size_t)n * 1090, 0);
+        uint16_t *x = rig_inputs(&rng, (size_t)(n * (len + 2)), 0);
         float *want[3];
-        a.x = rig_put(k, x, (size_t)n * 1090 * 2);
+        a.x = rig_put(k, x, (size_t)(n * (len + 2)) * 2);
         for (int j = 0; j < 3; j++) {
-            struct linear_args one = {.n_tok = n, .x_stride = 1090, .n_parts = 1};
+            struct linear_args one = {.n_tok = n, .x_stride = (len + 2), .n_parts = 1};
             struct kern_weight *w = fix_load(r.side[0], &f[j]);
             int64_t rows = kern_weight_rows(w);
             one.x = x;
@@ -292,7 +298,7 @@ END_TEST
 /* Each fault must be seen by the comparison with the oracle. */
 START_TEST(planted_faults_show)
 {
-    static const int counts[] = {3, 16, 64, 128};
+    static const int counts[] = {3, 8, 16, 64, 128};
     struct rig r = rig_open();
     struct rng rng = {.seed = 18};
     struct qformat q = {4, 64, DT_BF16};
@@ -318,16 +324,16 @@ END_TEST
  * while the norm still runs. Returns how many of the products differ from the oracle's. */
 static int chained(struct rig *r, struct kern_weight *const w[2], int n, int repeats)
 {
-    enum { D = 1024 };
+    const int d = (int)kern_weight_k(w[0]);
     struct rng rng = {.seed = 20};
     int64_t rows = kern_weight_rows(w[0]);
-    size_t bytes = (size_t)(n * rows) * 4, in = (size_t)(n * D);
+    size_t bytes = (size_t)(n * rows) * 4, in = (size_t)(n * d);
     int differ = 0;
-    float *weight = fix_floats(&rng, D, 0.5f, 1.5f), *h = malloc(in * 4);
+    float *weight = fix_floats(&rng, (size_t)d, 0.5f, 1.5f), *h = malloc(in * 4);
     void *dh[2], *dw[2], *dx[2], *out[2];
     for (int s = 0; s < 2; s++) {
         dh[s] = rig_put(r->side[s], NULL, in * 4);
-        dw[s] = rig_put(r->side[s], weight, D * 4);
+        dw[s] = rig_put(r->side[s], weight, (size_t)d * 4);
         dx[s] = rig_put(r->side[s], NULL, in * 2);
         out[s] = rig_put(r->side[s], NULL, bytes);
     }
@@ -339,14 +345,14 @@ static int chained(struct rig *r, struct kern_weight *const w[2], int n, int rep
             struct kern *k = r->side[s];
             struct rms_norm_args norm = {.n_rows = n,
                                          .inner = 1,
-                                         .stride = D,
-                                         .out_stride = D,
-                                         .d = D,
+                                         .stride = d,
+                                         .out_stride = d,
+                                         .d = d,
                                          .h = dh[s],
                                          .w = dw[s],
                                          .eps = 1e-5f,
                                          .out = dx[s]};
-            struct linear_args a = {.n_tok = n, .x = dx[s], .x_stride = D, .n_parts = 1};
+            struct linear_args a = {.n_tok = n, .x = dx[s], .x_stride = d, .n_parts = 1};
             struct err e = {.text = ""};
             a.part[0] = (struct linear_part){w[s], NULL, out[s], rows};
             fix_ok(kern_upload(k, dh[s], h, in * 4, &e), &e);
@@ -369,7 +375,7 @@ START_TEST(an_early_start_waits_for_its_input)
     struct rig r = rig_open();
     struct rng rng = {.seed = 21};
     struct qformat q = {4, 64, DT_BF16};
-    struct fix_weight f = fix_affine(&rng, 2112, 1024, q, 0.02f);
+    struct fix_weight f = fix_affine(&rng, 2112, _i == 0 ? 1024 : _i == 1 ? 2048 : 9216, q, 0.02f);
     struct kern_weight *w[2] = {fix_load(r.side[0], &f), fix_load(r.side[1], &f)};
     struct cuda_kern *c = cuda_of(r.side[1]);
     for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
@@ -388,13 +394,13 @@ END_TEST
 /* Every kernel once, for the sanitizers. */
 START_TEST(small_shapes_equal_oracle)
 {
-    static const int all_bits[] = {4, 8, 6, 3, 16};
+    static const int all_bits[] = {4, 8, 4, 8, 6, 3, 16};
     static const int counts[] = {1, 8, 9, 40, 70};
     struct rig r = rig_open();
     struct rng rng = {.seed = 19};
     for (size_t i = 0; i < ARRAY_LEN(all_bits); i++) {
         struct qformat q = {all_bits[i], 64, i == 1 ? DT_F16 : DT_BF16};
-        int64_t k = i == 0 ? 1088 : 640, rows = i == 0 ? 136 : 40;
+        int64_t k = i == 0 ? 1088 : i == 1 ? 640 : 1536, rows = i == 0 ? 136 : 40;
         struct fix_weight f = all_bits[i] == 16 ? fix_dense(&rng, rows, k, DT_BF16)
                                                 : fix_affine(&rng, rows, k, q, 0.02f);
         check_counts(&r, &f, counts, ARRAY_LEN(counts), 0, true, "small");
@@ -417,10 +423,10 @@ static void add(TCase *c)
     tcase_add_loop_test(c, row_counts_equal_oracle, 0, 3);
     tcase_add_test(c, tall_matrices_equal_oracle);
     tcase_add_test(c, every_path_equals_oracle);
-    tcase_add_test(c, parts_equal_single_products);
+    tcase_add_loop_test(c, parts_equal_single_products, 0, 3);
     tcase_add_test(c, embedding_equals_oracle);
     tcase_add_test(c, planted_faults_show);
-    tcase_add_test(c, an_early_start_waits_for_its_input);
+    tcase_add_loop_test(c, an_early_start_waits_for_its_input, 0, 3);
 }
 
 Suite *test_suite(void)

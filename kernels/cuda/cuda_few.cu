@@ -1,10 +1,10 @@
-/* cuda_few.cu: linear layers of up to 8 rows, where reading the weights is all the work.
+/* cuda_few.cu: linear layers of up to 8 rows, where reading the weights is all the work: any shape
+ * and format. What models mostly have goes to cuda_stream.cu, which does the same with less.
  *
  * Work: one block of 16 warps a multiprocessor owns a contiguous run of tiles, so a contiguous run
  * of bytes. A unit is one chunk of one tile; units go to the block's warps in turn. Bytes: each
  * weight once. Loads: every warp has its own ring of pieces (128 k of a tile) filled by 16-byte
- * asynchronous copies, and waits for nobody while it streams. x stands in shared memory in the
- * order of the B operand, [32 k][row][lane % 4][16 bytes]: one conflict-free load for two steps.
+ * asynchronous copies, and waits for nobody while it streams.
  *
  * Order: a unit's chunk sum goes to its own slot in shared memory; when all units of a batch of
  * tiles are there, threads add each output's slots in ascending chunk order: rule 2. Two buffers of
@@ -18,18 +18,12 @@
  *
  * Shapes: any K and N, every format. Its planted fault: slots added in descending order.
  */
-#include "kernels/cuda/cuda_product.h"
-
-#include <cuda_runtime.h>
-
-#include "kernels/cuda/cuda_frag.cuh"
+#include "kernels/cuda/cuda_few.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/mma90.h"
 
-#define WARPS       16
-#define THREADS     (32 * WARPS)
-#define ROWS_MAX    8
-#define GROUP_ANY   0          /* the length of a group is read, not compiled in */
+#define WARPS       FEW_WARPS
+#define THREADS     FEW_THREADS
 #define SLOTS_BYTES (28 << 10) /* of one buffer, if a tile's units fit */
 
 struct few_plan {
@@ -95,15 +89,6 @@ __device__ static void advance(const struct few_plan &p, const struct few_range 
     start_phase(p, r, warp, c);
 }
 
-/* Part and tile in it of a tile of the launch. */
-__device__ static const struct cuda_product &part_of(const struct cuda_products &all, int *tile)
-{
-    int i = 0;
-    while (i + 1 < all.n_parts && *tile >= all.part[i].n_tiles)
-        *tile -= all.part[i++].n_tiles;
-    return all.part[i];
-}
-
 __device__ static const uint8_t *unit_data(const struct cuda_products &all,
                                            const struct few_plan &p, const struct few_cursor &c,
                                            int *n_pieces)
@@ -116,33 +101,10 @@ __device__ static const uint8_t *unit_data(const struct cuda_products &all,
 
 /* ---- the ring -----------------------------------------------------------------------------------
  */
-__device__ static void copy16(uint32_t to, const uint8_t *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-template <int N> __device__ static void wait_groups(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
 /* Stages of a warp's ring, for the longest piece of the format. */
 __host__ __device__ constexpr int ring_stages(int bits)
 {
     return bits <= 3 ? 6 : bits <= 4 ? 4 : bits <= 8 ? 3 : 2;
-}
-
-/* Bytes of a piece that the compiler may know; 0 where it does not. */
-template <int BITS, enum cuda_scale SCALE, int GROUP>
-__device__ static constexpr int piece_bytes_of(void)
-{
-    if (BITS == CUDA_DENSE)
-        return CUDA_TILE_ROWS * CUDA_PIECE_K * 2;
-    if (GROUP == GROUP_ANY)
-        return 0;
-    return CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * BITS + CUDA_PIECE_K / (GROUP ? GROUP : 1) *
-                                                          CUDA_TILE_ROWS * 2 *
-                                                          (SCALE == CUDA_SCALE_F32 ? 4 : 2);
 }
 
 struct few_loader {
@@ -172,125 +134,8 @@ __device__ static void load_piece(const struct cuda_products &all, const struct 
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* ---- x ------------------------------------------------------------------------------------------
+/* ---- the kernel ---------------------------------------------------------------------------------
  */
-/* Four lanes hold four words each: lane t's word j becomes lane j's word t. */
-__device__ static void transpose4(uint32_t v[4])
-{
-    bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-    for (int j = 0; j < 4; j += 2) {
-        uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? v[j] : v[j + 1], 1);
-        v[j] = odd ? got : v[j];
-        v[j + 1] = odd ? v[j + 1] : got;
-    }
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        uint32_t got = __shfl_xor_sync(0xffffffffu, high ? v[j] : v[j + 2], 2);
-        v[j] = high ? got : v[j];
-        v[j + 2] = high ? v[j + 2] : got;
-    }
-}
-
-/* Puts x of chunks [window, window + n) into shared memory; +0 beyond K. Four lanes read 32 k of a
- * row and exchange, so that each stores 16 bytes of the B operand. */
-__device__ static void load_x(const struct cuda_products &all, const struct few_plan &p, int window,
-                              uint32_t *x)
-{
-    int64_t k0 = (int64_t)window * p.chunk_pieces * CUDA_PIECE_K, left = all.part[0].order.k - k0;
-    int n_pieces =
-        MIN2(p.window * p.chunk_pieces, all.part[0].order.n_pieces - window * p.chunk_pieces);
-    int n = n_pieces * (CUDA_PIECE_K / 8);
-    bool aligned = all.x_stride % 8 == 0 && (uintptr_t)all.x % 16 == 0;
-    for (int row = 0; row < all.n_tok; row++) {
-        const uint16_t *from = all.x + row * all.x_stride + k0;
-        for (int i = 0; i < n; i += THREADS) {
-            int at = i + (int)threadIdx.x;
-            uint32_t v[4] = {};
-            if (aligned && at * 8 + 8 <= left) {
-                uint4 w = *(const uint4 *)(const void *)(from + at * 8);
-                v[0] = w.x, v[1] = w.y, v[2] = w.z, v[3] = w.w;
-            } else {
-                for (int j = 0; j < 8; j++)
-                    if (at * 8 + j < left)
-                        v[j / 2] |= (uint32_t)from[at * 8 + j] << 16 * (j % 2);
-            }
-            transpose4(v);
-            if (at < n)
-                *(uint4 *)(void *)(x + (at / 4 * all.n_tok + row) * 16 + at % 4 * 4) =
-                    make_uint4(v[0], v[1], v[2], v[3]);
-        }
-    }
-}
-
-/* ---- a piece, a unit ----------------------------------------------------------------------------
- */
-/* x: this lane's 16 bytes of the piece's first 32 k; live says that the lane's column is a row. */
-template <int BITS, enum cuda_scale SCALE, int GROUP>
-__device__ static void run_piece(const uint8_t *piece, int group_shift, const uint8_t *x,
-                                 int x_step, bool live, float acc[4])
-{
-    constexpr int scales_at = CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * BITS;
-    int lane = (int)threadIdx.x % 32;
-#pragma unroll
-    for (int block = 0; block < 2; block++) {
-        frag_words<BITS> words;
-        frag_load<BITS>(piece, block, lane, words);
-        frag_scale sc;
-#pragma unroll
-        for (int pair = 0; pair < 2; pair++) {
-            uint4 b = make_uint4(0, 0, 0, 0);
-            uint32_t a[4];
-            if (live)
-                b = *(const uint4 *)(const void *)(x + (block * 2 + pair) * x_step);
-            if constexpr (BITS != CUDA_DENSE) {
-                if (GROUP == GROUP_ANY || GROUP == 32 || pair == 0)
-                    frag_load_scale<SCALE>(piece + scales_at, (block * 2 + pair) >> group_shift,
-                                           lane, sc);
-            }
-            frag_step<BITS, SCALE>(words, sc, pair * 2, a);
-            frag_mma(acc, a, b.x, b.y);
-            frag_step<BITS, SCALE>(words, sc, pair * 2 + 1, a);
-            frag_mma(acc, a, b.z, b.w);
-        }
-    }
-}
-
-/* Adds the slots of a batch of tiles and writes its outputs; a warp takes a tile. */
-__device__ static void add_slots(const struct cuda_products &all, const struct few_plan &p,
-                                 int batch, int n_tiles, const float *slots)
-{
-    int per_tile = all.n_tok * CUDA_TILE_ROWS, lane = (int)threadIdx.x % 32;
-    int first = all.descending ? p.n_chunks - 1 : 0, step = all.descending ? -per_tile : per_tile;
-    for (int i = (int)threadIdx.x / 32; i < n_tiles; i += WARPS) {
-        int tile = batch + i;
-        const struct cuda_product &part = part_of(all, &tile);
-        int64_t r = (int64_t)tile * CUDA_TILE_ROWS + lane % CUDA_TILE_ROWS;
-        bool inside = r < part.rows;
-        float bias = inside && part.bias ? part.bias[r] : 0.0f;
-        for (int t = lane / CUDA_TILE_ROWS; t < all.n_tok; t += 2) {
-            const float *slot = slots + (i * p.n_chunks + first) * per_tile + t * CUDA_TILE_ROWS +
-                                lane % CUDA_TILE_ROWS;
-            float total = *slot;
-            for (int c = 1; c < p.n_chunks; c++)
-                total += *(slot += step);
-            if (inside)
-                part.out[t * part.out_stride + r] = part.bias ? total + bias : total;
-        }
-    }
-}
-
-__device__ static void put_slot(int n_tok, float *slot, const float acc[4])
-{
-    int lane = (int)threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int t = lane % 4 * 2 + i % 2;
-        if (t < n_tok)
-            slot[t * CUDA_TILE_ROWS + lane / 4 + i / 2 * 8] = acc[i];
-    }
-}
-
 template <int BITS, enum cuda_scale SCALE, int GROUP>
 __global__ static void __launch_bounds__(THREADS, 1)
     linear_few(const __grid_constant__ struct cuda_products all,
@@ -327,7 +172,10 @@ __global__ static void __launch_bounds__(THREADS, 1)
         for (int window = 0; window < p.n_chunks; window += p.window) {
             if (batch == range.first || p.window < p.n_chunks) {
                 __syncthreads();
-                load_x(all, p, window, x);
+                load_x<0>(all, window * p.chunk_pieces,
+                          MIN2(p.window * p.chunk_pieces,
+                               all.part[0].order.n_pieces - window * p.chunk_pieces),
+                          x);
                 __syncthreads();
             }
             while (!at.done && at.batch == batch && at.window == window) {
@@ -354,7 +202,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
             }
         }
         __syncthreads();
-        add_slots(all, p, batch, n_tiles, slots);
+        add_slots(all, p.n_chunks, batch, n_tiles, slots);
         buffer ^= p.slots_bytes > 0 && p.batch_tiles < range.end - range.first;
     }
 }
@@ -451,7 +299,7 @@ bool cuda_few_run(const struct cuda_kern *c, const struct cuda_products *all)
 {
     struct few_plan p;
     int n_blocks;
-    if (all->n_tok > ROWS_MAX || !make_plan(c, all, &p, &n_blocks))
+    if (all->n_tok > FEW_ROWS || !make_plan(c, all, &p, &n_blocks))
         return false;
     p.no_wait = c->plant_no_wait;
     switch (all->part[0].order.bits) {

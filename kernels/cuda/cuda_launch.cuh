@@ -26,22 +26,32 @@ __device__ static inline void launch_wait(void)
 #endif
 }
 
-/* Errors come back through cuda_launched. */
+/* In clusters of `cluster` blocks; errors come back through cuda_launched. */
 template <typename... params, typename... args>
-static inline void launch_early(void (*kernel)(params...), dim3 grid, int threads, size_t shared,
-                                cudaStream_t stream, const args &...a)
+static inline void launch_clusters(int cluster, void (*kernel)(params...), dim3 grid, int threads,
+                                   size_t shared, cudaStream_t stream, const args &...a)
 {
-    cudaLaunchAttribute attribute = {};
+    cudaLaunchAttribute attribute[2] = {};
     cudaLaunchConfig_t config = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[0].val.programmaticStreamSerializationAllowed = 1;
+    attribute[1].id = cudaLaunchAttributeClusterDimension;
+    attribute[1].val.clusterDim.x = (unsigned)cluster;
+    attribute[1].val.clusterDim.y = attribute[1].val.clusterDim.z = 1;
     config.gridDim = grid;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = shared;
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    config.attrs = attribute;
+    config.numAttrs = cluster > 1 ? 2 : 1;
     (void)cudaLaunchKernelEx(&config, kernel, a...);
+}
+
+template <typename... params, typename... args>
+static inline void launch_early(void (*kernel)(params...), dim3 grid, int threads, size_t shared,
+                                cudaStream_t stream, const args &...a)
+{
+    launch_clusters(1, kernel, grid, threads, shared, stream, a...);
 }
 
 #endif

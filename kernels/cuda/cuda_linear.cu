@@ -212,8 +212,10 @@ static void run_products(const struct cuda_kern *c, const struct cuda_products *
 {
     int path = c->force_path;
     if (path == CUDA_PATH_AUTO)
-        path = prefers_many(all) ? CUDA_PATH_MANY : CUDA_PATH_FEW;
+        path = prefers_many(all) ? CUDA_PATH_MANY : CUDA_PATH_STREAM;
     if (path == CUDA_PATH_MANY && cuda_many_run(c, all))
+        return;
+    if (path == CUDA_PATH_STREAM && cuda_stream_run(c, all))
         return;
     if (path != CUDA_PATH_PLAIN && cuda_few_run(c, all))
         return;

@@ -1,14 +1,14 @@
 /* cuda_logits.cu: softcap, top k, log-sum-exp and hash of rows of logits.
  *
  * Three kernels a row. scan_parts: up to 256 parts of a row, a block each: softcap in place, the
- * hash and the maximum of the part, and its top k: batches of 1984 ranks are sorted together with
- * the best 64 so far (a bitonic network in shared memory). add_lanes: the 1024 lanes of elem.h, a
- * thread a lane, ascending. end_row: the tree of the lanes, and one warp that takes the greatest
- * head of the parts' sorted lists k times. A rank is a logit's order key over the complement of its
- * index, so that its order is total and any order of work gives the same top k; a maximum and a
- * wrapping sum are the same in any order.
- * Bytes: logits twice (three times with a softcap), the second time from the L2 cache; bound by the
- * sort and the launches at one row.
+ * hash and the maximum of the part, and its top k: taken one by one up to 8 of them, else batches
+ * of 1984 ranks are sorted together with the best 64 so far (a bitonic network in shared memory).
+ * add_lanes: the 1024 lanes of elem.h, a thread a lane, ascending. end_row: the tree of the lanes,
+ * and one warp that takes the greatest head of the parts' sorted lists k times. A rank is a logit's
+ * order key over the complement of its index, so that its order is total and any order of work
+ * gives the same top k; a maximum and a wrapping sum are the same in any order. Bytes: logits twice
+ * (three times with a softcap), the second time from the L2 cache; bound by the sort and the
+ * launches at one row.
  */
 #include "kernels/cuda/cuda_private.h"
 
@@ -18,14 +18,15 @@
 #include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/elem.h"
 
-#define PARTS_MAX 256
-#define SORT      2048                    /* ranks sorted at once */
-#define BATCH     (SORT - LOGITS_TOP_MAX) /* new ones among them */
-#define BLOCK     512                     /* of scan_parts */
-#define LANES     128                     /* of add_lanes */
-#define HEADS     (PARTS_MAX / 32)        /* lists of a lane of end_row */
-#define ROWS_MAX  64                      /* rows of a launch, as scratch has them */
-#define ALL_LANES 0xffffffffu
+#define PARTS_MAX  256
+#define SORT       2048                    /* ranks sorted at once */
+#define BATCH      (SORT - LOGITS_TOP_MAX) /* new ones among them */
+#define BLOCK      512                     /* of scan_parts */
+#define LANES      128                     /* of add_lanes */
+#define HEADS      (PARTS_MAX / 32)        /* lists of a lane of end_row */
+#define ROWS_MAX   64                      /* rows of a launch, as scratch has them */
+#define ALL_LANES  0xffffffffu
+#define SELECT_MAX 8 /* top k that are taken one by one instead of by a sort */
 
 /* A part's result. */
 struct logits_part {
@@ -79,10 +80,66 @@ __device__ static void sort_ranks(uint64_t *r)
     __syncthreads();
 }
 
+/* The k greatest of all threads' ranks, one a round, to top. */
+__device__ static void select_ranks(uint64_t (&mine)[BATCH / BLOCK + 1], int k, uint64_t *top)
+{
+    __shared__ uint64_t warp_best[2][BLOCK / 32];
+    for (int s = 0; s < k; s++) {
+        uint64_t best = 0;
+#pragma unroll
+        for (int i = 0; i < BATCH / BLOCK + 1; i++)
+            best = MAX2(best, mine[i]);
+        for (int n = 16; n >= 1; n /= 2) {
+            uint64_t other = __shfl_xor_sync(ALL_LANES, (unsigned long long)best, n);
+            best = MAX2(best, other);
+        }
+        if (threadIdx.x % 32 == 0)
+            warp_best[s % 2][threadIdx.x / 32] = best;
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < BLOCK / 32; w++)
+            best = MAX2(best, warp_best[s % 2][w]);
+#pragma unroll
+        for (int i = 0; i < BATCH / BLOCK + 1; i++)
+            mine[i] = mine[i] == best ? 0 : mine[i];
+        if (threadIdx.x == 0)
+            top[s] = best;
+    }
+}
+
+/* One logit of a part: capped, counted in hash and maximum. Its rank. */
+__device__ static uint64_t scan_logit(const struct logits_args &a, float *x, int64_t i, float *max,
+                                      unsigned long long *hash)
+{
+    float v = x[i];
+    if (a.softcap > 0.0f) {
+        v = elem_softcap(v, a.softcap);
+        x[i] = v;
+    }
+    *max = elem_max(v, *max);
+    *hash += hash_row_word((uint64_t)i, elem_hash_bits32(elem_bits(v)));
+    return rank_of(v, i);
+}
+
+/* Batches of BATCH ranks sorted together with the best so far; any k and length of part. */
+__device__ static void scan_sorted(const struct logits_args &a, float *x, int64_t from, int64_t to,
+                                   float *max, unsigned long long *hash, uint64_t *top)
+{
+    __shared__ uint64_t ranks[SORT];
+    for (int i = (int)threadIdx.x; i < LOGITS_TOP_MAX; i += BLOCK)
+        ranks[i] = 0;
+    for (int64_t at = from; at < to; at += BATCH) {
+        for (int j = (int)threadIdx.x; j < BATCH; j += BLOCK)
+            ranks[LOGITS_TOP_MAX + j] = at + j < to ? scan_logit(a, x, at + j, max, hash) : 0;
+        sort_ranks(ranks);
+    }
+    if (threadIdx.x < LOGITS_TOP_MAX)
+        top[threadIdx.x] = ranks[threadIdx.x];
+}
+
 __global__ static void __launch_bounds__(BLOCK)
     scan_parts(struct logits_args a, struct logits_plan p)
 {
-    __shared__ uint64_t ranks[SORT];
     __shared__ unsigned long long warp_hash[BLOCK / 32];
     __shared__ float warp_max[BLOCK / 32];
     int part = (int)blockIdx.x;
@@ -92,25 +149,16 @@ __global__ static void __launch_bounds__(BLOCK)
     unsigned long long hash = 0;
     launch_wait();
     launch_trigger();
-    for (int i = (int)threadIdx.x; i < LOGITS_TOP_MAX; i += BLOCK)
-        ranks[i] = 0;
-    for (int64_t at = from; at < to; at += BATCH) {
-        for (int j = (int)threadIdx.x; j < BATCH; j += BLOCK) {
-            int64_t i = at + j;
-            uint64_t rank = 0;
-            if (i < to) {
-                float v = x[i];
-                if (a.softcap > 0.0f) {
-                    v = elem_softcap(v, a.softcap);
-                    x[i] = v;
-                }
-                max = elem_max(v, max);
-                hash += hash_row_word((uint64_t)i, elem_hash_bits32(elem_bits(v)));
-                rank = rank_of(v, i);
-            }
-            ranks[LOGITS_TOP_MAX + j] = rank;
+    if (a.k <= SELECT_MAX && to - from <= BATCH) {
+        uint64_t mine[BATCH / BLOCK + 1];
+#pragma unroll
+        for (int j = 0; j < BATCH / BLOCK + 1; j++) {
+            int64_t i = from + j * BLOCK + (int)threadIdx.x;
+            mine[j] = i < to ? scan_logit(a, x, i, &max, &hash) : 0;
         }
-        sort_ranks(ranks);
+        select_ranks(mine, a.k, out->top);
+    } else {
+        scan_sorted(a, x, from, to, &max, &hash, out->top);
     }
     for (int n = 16; n >= 1; n /= 2) {
         hash += __shfl_xor_sync(ALL_LANES, hash, n);
@@ -121,8 +169,6 @@ __global__ static void __launch_bounds__(BLOCK)
         warp_max[threadIdx.x / 32] = max;
     }
     __syncthreads();
-    if (threadIdx.x < LOGITS_TOP_MAX)
-        out->top[threadIdx.x] = ranks[threadIdx.x];
     if (threadIdx.x == 0) {
         for (int w = 1; w < BLOCK / 32; w++) {
             hash += warp_hash[w];
@@ -155,7 +201,7 @@ __global__ static void __launch_bounds__(LANES)
     launch_wait();
     launch_trigger();
     float max = row_max(r, p.n_parts), sum = 0.0f;
-#pragma unroll 8
+#pragma unroll 16
     for (int64_t i = lane; i < a.n_vocab; i += ELEM_LSE_LANES)
         sum += elem_exp(x[i] - max);
     r->lanes[lane] = sum;
@@ -192,7 +238,7 @@ __device__ static void merge_tops(const struct logits_args &a, const struct logi
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
             if (head[h] == best) {
-                head[h] = next[h] < LOGITS_TOP_MAX ? r->part[lane + 32 * h].top[next[h]] : 0;
+                head[h] = next[h] < a.k ? r->part[lane + 32 * h].top[next[h]] : 0;
                 next[h]++;
             }
         }

@@ -29,12 +29,14 @@ struct cuda_products {
 /* Which kernel computes a product. All give the same bits. */
 enum cuda_path {
     CUDA_PATH_AUTO,
-    CUDA_PATH_PLAIN, /* one warp a tile, everything in order */
-    CUDA_PATH_FEW,   /* up to 8 rows */
-    CUDA_PATH_MANY   /* more than 8 rows, or any: wgmma */
+    CUDA_PATH_PLAIN,  /* one warp a tile, everything in order */
+    CUDA_PATH_STREAM, /* up to 8 rows, common shapes and formats */
+    CUDA_PATH_FEW,    /* up to 8 rows */
+    CUDA_PATH_MANY    /* more than 8 rows, or any: wgmma */
 };
 
 /* False when the path does not take the shape; then nothing is launched. */
+bool cuda_stream_run(const struct cuda_kern *c, const struct cuda_products *all);
 bool cuda_few_run(const struct cuda_kern *c, const struct cuda_products *all);
 bool cuda_many_run(const struct cuda_kern *c, const struct cuda_products *all);
 size_t cuda_many_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l);

@@ -6,7 +6,8 @@
  *
  *   gpu_bench [PATH [FIRST [END]]]   shapes by rows number FIRST to END; PATH of cuda_product.h
  *   gpu_bench -1                     the chain of an 8B model's linear layers
- *   gpu_bench -2 [KEYS]              its whole decode step, every row at KEYS (1024) keys
+ *   gpu_bench -2 [KEYS [OMIT]]       its whole decode step, every row at KEYS (1024) keys, less the
+ *                                    parts in OMIT: n(orm), g(ate), r(ope), a(ttention), t(op)
  */
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -185,6 +186,7 @@ static void bench_shape(struct kern *k, const struct shape *s, const int *rows, 
 struct chain {
     struct kern *k;
     int keys; /* 0: no attention and no reduction of the logits */
+    const char *omit;
     struct kern_rows rows;
     uint8_t *kv;
     float *cos_sin;
@@ -251,7 +253,8 @@ static void chain_attend(struct chain *c, int n, int layer)
     r.cos_sin = c->cos_sin;
     r.q_out = c->q;
     r.kv = kv;
-    need_ok(kern_rope_kv(c->k, &r, &e), &e);
+    if (!strchr(c->omit, 'r'))
+        need_ok(kern_rope_kv(c->k, &r, &e), &e);
     a.rows = &rows;
     a.n_head = CHAIN_HEADS;
     a.n_kv = CHAIN_KV;
@@ -260,7 +263,8 @@ static void chain_attend(struct chain *c, int n, int layer)
     a.kv = kv;
     a.scale = 0.088f;
     a.out = c->act;
-    need_ok(kern_attention(c->k, &a, &e), &e);
+    if (!strchr(c->omit, 'a'))
+        need_ok(kern_attention(c->k, &a, &e), &e);
 }
 
 static void chain_reduce(struct chain *c, int n)
@@ -278,12 +282,13 @@ static void chain_reduce(struct chain *c, int n)
     need_ok(kern_logits(c->k, &a, &e), &e);
 }
 
-static void chain_open(struct chain *c, struct kern *k, int keys)
+static void chain_open(struct chain *c, struct kern *k, int keys, const char *omit)
 {
     static const struct shape shapes[CHAIN] = {
         {6144, 4096, 4}, {4096, 4096, 4}, {28672, 4096, 4}, {4096, 14336, 4}, {128256, 4096, 4}};
     struct err e = {};
     c->k = k;
+    c->omit = omit;
     for (int i = 0; i < CHAIN; i++) {
         struct ckpt_weight source = make_weight(shapes[i].rows, shapes[i].k, shapes[i].bits);
         const struct ckpt_weight *part = &source;
@@ -315,10 +320,17 @@ static void chain_open(struct chain *c, struct kern *k, int keys)
         chain_sequences(c, keys);
 }
 
+static bool chain_has(const struct chain *c, char part)
+{
+    return !strchr(c->omit, part);
+}
+
 static void chain_norm(struct chain *c, int n, bool add)
 {
     struct rms_norm_args a = {};
     struct err e = {};
+    if (!chain_has(c, 'n'))
+        return;
     a.n_rows = n;
     a.inner = 1;
     a.stride = a.out_stride = a.d = 4096;
@@ -363,20 +375,21 @@ static void chain_run(struct chain *c, int n)
         a.gate = c->wide;
         a.up = c->wide + 14336;
         a.out = c->act;
-        need_ok(kern_act_mul(c->k, &a, &e), &e);
+        if (chain_has(c, 'g'))
+            need_ok(kern_act_mul(c->k, &a, &e), &e);
         chain_linear(c, n, l, 3);
     }
     chain_norm(c, n, true);
     chain_linear(c, n, 0, 4);
-    if (c->keys)
+    if (c->keys && chain_has(c, 't'))
         chain_reduce(c, n);
 }
 
-static void bench_chain(struct kern *k, int keys)
+static void bench_chain(struct kern *k, int keys, const char *omit)
 {
     static const int rows[] = {1, 2, 4, 8, 16, 32, 64};
     static struct chain c;
-    chain_open(&c, k, keys);
+    chain_open(&c, k, keys, omit);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         cudaGraph_t graph;
         cudaGraphExec_t exec;
@@ -448,7 +461,7 @@ int main(int argc, char **argv)
     need_ok(kern_open(&k, &o, &e), &e);
     bench_read(k);
     if (path < 0) {
-        bench_chain(k, path == -1 ? 0 : argc > 2 ? atoi(argv[2]) : 1024);
+        bench_chain(k, path == -1 ? 0 : argc > 2 ? atoi(argv[2]) : 1024, argc > 3 ? argv[3] : "");
         kern_close(k);
         return 0;
     }

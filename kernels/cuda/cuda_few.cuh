@@ -1,0 +1,176 @@
+/* cuda_few.cuh: what the kernels of few rows share: 16 warps a block, pieces of weights by
+ * asynchronous copies, x in the order of the B operand, the run of a piece, and the slots of chunk
+ * sums.
+ *
+ * x stands in shared memory as [32 k][row][lane % 4][16 bytes]: one conflict-free load for two
+ * steps. Slots are [tile of the batch][chunk][row][16] f32.
+ */
+#ifndef ASSAY_KERNELS_CUDA_CUDA_FEW_CUH
+#define ASSAY_KERNELS_CUDA_CUDA_FEW_CUH
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/cuda_frag.cuh"
+#include "kernels/cuda/cuda_product.h"
+
+#define FEW_WARPS   16
+#define FEW_THREADS (32 * FEW_WARPS)
+#define FEW_ROWS    8 /* columns of the instruction */
+#define GROUP_ANY   0 /* the length of a group is read, not compiled in */
+
+/* Part and tile in it of a tile of the launch. */
+__device__ static const struct cuda_product &part_of(const struct cuda_products &all, int *tile)
+{
+    int i = 0;
+    while (i + 1 < all.n_parts && *tile >= all.part[i].n_tiles)
+        *tile -= all.part[i++].n_tiles;
+    return all.part[i];
+}
+
+/* ---- copies -------------------------------------------------------------------------------------
+ */
+__device__ static void copy16(uint32_t to, const uint8_t *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+template <int N> __device__ static void wait_groups(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Bytes of a piece that the compiler may know; 0 where it does not. */
+template <int BITS, enum cuda_scale SCALE, int GROUP>
+__device__ static constexpr int piece_bytes_of(void)
+{
+    if (BITS == CUDA_DENSE)
+        return CUDA_TILE_ROWS * CUDA_PIECE_K * 2;
+    if (GROUP == GROUP_ANY)
+        return 0;
+    return CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * BITS + CUDA_PIECE_K / (GROUP ? GROUP : 1) *
+                                                          CUDA_TILE_ROWS * 2 *
+                                                          (SCALE == CUDA_SCALE_F32 ? 4 : 2);
+}
+
+/* ---- x ------------------------------------------------------------------------------------------
+ */
+/* Four lanes hold four words each: lane t's word j becomes lane j's word t. */
+__device__ static void transpose4(uint32_t v[4])
+{
+    bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+    for (int j = 0; j < 4; j += 2) {
+        uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? v[j] : v[j + 1], 1);
+        v[j] = odd ? got : v[j];
+        v[j + 1] = odd ? v[j + 1] : got;
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t got = __shfl_xor_sync(0xffffffffu, high ? v[j] : v[j + 2], 2);
+        v[j] = high ? got : v[j];
+        v[j + 2] = high ? v[j + 2] : got;
+    }
+}
+
+/* Puts x of `n_pieces` pieces from `piece` on into shared memory; +0 beyond K. Four lanes read 32 k
+ * of a row and exchange, so that each stores 16 bytes of the B operand. ROWS: columns that x has
+ * room for, or 0: n_tok. */
+template <int ROWS>
+__device__ static void load_x(const struct cuda_products &all, int piece, int n_pieces, uint32_t *x)
+{
+    int64_t k0 = (int64_t)piece * CUDA_PIECE_K, left = all.part[0].order.k - k0;
+    int n = n_pieces * (CUDA_PIECE_K / 8), columns = ROWS ? ROWS : all.n_tok;
+    bool aligned = all.x_stride % 8 == 0 && (uintptr_t)all.x % 16 == 0;
+    for (int row = 0; row < all.n_tok; row++) {
+        const uint16_t *from = all.x + row * all.x_stride + k0;
+        for (int i = 0; i < n; i += FEW_THREADS) {
+            int at = i + (int)threadIdx.x;
+            uint32_t v[4] = {};
+            if (aligned && at * 8 + 8 <= left) {
+                uint4 w = *(const uint4 *)(const void *)(from + at * 8);
+                v[0] = w.x, v[1] = w.y, v[2] = w.z, v[3] = w.w;
+            } else {
+                for (int j = 0; j < 8; j++)
+                    if (at * 8 + j < left)
+                        v[j / 2] |= (uint32_t)from[at * 8 + j] << 16 * (j % 2);
+            }
+            transpose4(v);
+            if (at < n)
+                *(uint4 *)(void *)(x + (at / 4 * columns + row) * 16 + at % 4 * 4) =
+                    make_uint4(v[0], v[1], v[2], v[3]);
+        }
+    }
+}
+
+/* ---- a piece ------------------------------------------------------------------------------------
+ */
+/* x: this lane's 16 bytes of the piece's first 32 k; live says that the lane's column is a row. */
+template <int BITS, enum cuda_scale SCALE, int GROUP>
+__device__ static void run_piece(const uint8_t *piece, int group_shift, const uint8_t *x,
+                                 int x_step, bool live, float acc[4])
+{
+    constexpr int scales_at = CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * BITS;
+    int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int block = 0; block < 2; block++) {
+        frag_words<BITS> words;
+        frag_load<BITS>(piece, block, lane, words);
+        frag_scale sc;
+#pragma unroll
+        for (int pair = 0; pair < 2; pair++) {
+            uint4 b = make_uint4(0, 0, 0, 0);
+            uint32_t a[4];
+            if (live)
+                b = *(const uint4 *)(const void *)(x + (block * 2 + pair) * x_step);
+            if constexpr (BITS != CUDA_DENSE) {
+                if (GROUP == GROUP_ANY || GROUP == 32 || pair == 0)
+                    frag_load_scale<SCALE>(piece + scales_at, (block * 2 + pair) >> group_shift,
+                                           lane, sc);
+            }
+            frag_step<BITS, SCALE>(words, sc, pair * 2, a);
+            frag_mma(acc, a, b.x, b.y);
+            frag_step<BITS, SCALE>(words, sc, pair * 2 + 1, a);
+            frag_mma(acc, a, b.z, b.w);
+        }
+    }
+}
+
+/* ---- slots --------------------------------------------------------------------------------------
+ */
+/* Adds the slots of a batch of tiles and writes its outputs; a warp takes a tile. */
+__device__ static void add_slots(const struct cuda_products &all, int n_chunks, int batch,
+                                 int n_tiles, const float *slots)
+{
+    int per_tile = all.n_tok * CUDA_TILE_ROWS, lane = (int)threadIdx.x % 32;
+    int first = all.descending ? n_chunks - 1 : 0, step = all.descending ? -per_tile : per_tile;
+    for (int i = (int)threadIdx.x / 32; i < n_tiles; i += FEW_WARPS) {
+        int tile = batch + i;
+        const struct cuda_product &part = part_of(all, &tile);
+        int64_t r = (int64_t)tile * CUDA_TILE_ROWS + lane % CUDA_TILE_ROWS;
+        bool inside = r < part.rows;
+        float bias = inside && part.bias ? part.bias[r] : 0.0f;
+        for (int t = lane / CUDA_TILE_ROWS; t < all.n_tok; t += 2) {
+            const float *slot = slots + (i * n_chunks + first) * per_tile + t * CUDA_TILE_ROWS +
+                                lane % CUDA_TILE_ROWS;
+            float total = *slot;
+#pragma unroll 7
+            for (int c = 1; c < n_chunks; c++)
+                total += slot[c * step];
+            if (inside)
+                part.out[t * part.out_stride + r] = part.bias ? total + bias : total;
+        }
+    }
+}
+
+__device__ static void put_slot(int n_tok, float *slot, const float acc[4])
+{
+    int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int t = lane % 4 * 2 + i % 2;
+        if (t < n_tok)
+            slot[t * CUDA_TILE_ROWS + lane / 4 + i / 2 * 8] = acc[i];
+    }
+}
+
+#endif
