@@ -72,32 +72,45 @@ __device__ static void transpose4(uint32_t v[4])
     }
 }
 
+#define X_AHEAD 8 /* loads of x on their way at once */
+
 /* Puts x of `n_pieces` pieces from `piece` on into shared memory; +0 beyond K. Four lanes read 32 k
- * of a row and exchange, so that each stores 16 bytes of the B operand. ROWS: columns that x has
- * room for, or 0: n_tok. */
+ * of a row and exchange, so that each stores 16 bytes of the B operand. All loads of a turn stand
+ * before its first store: a turn is one way to memory and back. ROWS: columns that x has room for,
+ * or 0: n_tok. */
 template <int ROWS>
 __device__ static void load_x(const struct cuda_products &all, int piece, int n_pieces, uint32_t *x)
 {
     int64_t k0 = (int64_t)piece * CUDA_PIECE_K, left = all.part[0].order.k - k0;
     int n = n_pieces * (CUDA_PIECE_K / 8), columns = ROWS ? ROWS : all.n_tok;
+    int items = (n + FEW_THREADS - 1) / FEW_THREADS * columns;
     bool aligned = all.x_stride % 8 == 0 && (uintptr_t)all.x % 16 == 0;
-    for (int row = 0; row < all.n_tok; row++) {
-        const uint16_t *from = all.x + row * all.x_stride + k0;
-        for (int i = 0; i < n; i += FEW_THREADS) {
-            int at = i + (int)threadIdx.x;
-            uint32_t v[4] = {};
+    for (int first = 0; first < items; first += X_AHEAD) {
+        uint32_t v[X_AHEAD][4] = {};
+#pragma unroll
+        for (int i = 0; i < X_AHEAD; i++) {
+            int row = (first + i) % columns;
+            int at = (first + i) / columns * FEW_THREADS + (int)threadIdx.x;
+            const uint16_t *from = all.x + row * all.x_stride + k0 + (int64_t)at * 8;
+            if (row >= all.n_tok || at >= n)
+                continue;
             if (aligned && at * 8 + 8 <= left) {
-                uint4 w = *(const uint4 *)(const void *)(from + at * 8);
-                v[0] = w.x, v[1] = w.y, v[2] = w.z, v[3] = w.w;
+                uint4 w = *(const uint4 *)(const void *)from;
+                v[i][0] = w.x, v[i][1] = w.y, v[i][2] = w.z, v[i][3] = w.w;
             } else {
                 for (int j = 0; j < 8; j++)
                     if (at * 8 + j < left)
-                        v[j / 2] |= (uint32_t)from[at * 8 + j] << 16 * (j % 2);
+                        v[i][j / 2] |= (uint32_t)from[j] << 16 * (j % 2);
             }
-            transpose4(v);
-            if (at < n)
+        }
+#pragma unroll
+        for (int i = 0; i < X_AHEAD; i++) {
+            int row = (first + i) % columns;
+            int at = (first + i) / columns * FEW_THREADS + (int)threadIdx.x;
+            transpose4(v[i]);
+            if (row < all.n_tok && at < n)
                 *(uint4 *)(void *)(x + (at / 4 * columns + row) * 16 + at % 4 * 4) =
-                    make_uint4(v[0], v[1], v[2], v[3]);
+                    make_uint4(v[i][0], v[i][1], v[i][2], v[i][3]);
         }
     }
 }

@@ -6,6 +6,9 @@
  * ended and their writes are seen. Before it, only what no kernel of a step writes may be read:
  * weights. launch_trigger lets the next early kernel begin; where it stands changes the time alone.
  * Kernels launched in the ordinary way wait by themselves.
+ *
+ * All ask for the largest share of shared memory: a multiprocessor changes its share only when it
+ * is empty, so a kernel with another one could not begin beside its predecessor.
  */
 #ifndef ASSAY_KERNELS_CUDA_CUDA_LAUNCH_CUH
 #define ASSAY_KERNELS_CUDA_CUDA_LAUNCH_CUH
@@ -31,19 +34,21 @@ template <typename... params, typename... args>
 static inline void launch_clusters(int cluster, void (*kernel)(params...), dim3 grid, int threads,
                                    size_t shared, cudaStream_t stream, const args &...a)
 {
-    cudaLaunchAttribute attribute[2] = {};
+    cudaLaunchAttribute attribute[3] = {};
     cudaLaunchConfig_t config = {};
     attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[0].val.programmaticStreamSerializationAllowed = 1;
-    attribute[1].id = cudaLaunchAttributeClusterDimension;
-    attribute[1].val.clusterDim.x = (unsigned)cluster;
-    attribute[1].val.clusterDim.y = attribute[1].val.clusterDim.z = 1;
+    attribute[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attribute[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    attribute[2].id = cudaLaunchAttributeClusterDimension;
+    attribute[2].val.clusterDim.x = (unsigned)cluster;
+    attribute[2].val.clusterDim.y = attribute[2].val.clusterDim.z = 1;
     config.gridDim = grid;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = attribute;
-    config.numAttrs = cluster > 1 ? 2 : 1;
+    config.numAttrs = cluster > 1 ? 3 : 2;
     (void)cudaLaunchKernelEx(&config, kernel, a...);
 }
 

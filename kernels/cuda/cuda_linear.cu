@@ -200,8 +200,9 @@ __global__ static void plant_neighbour(struct cuda_product p, int n_tok)
         p.out[t * p.out_stride + r] += 0.0f * p.out[(t - 1) * p.out_stride + r];
 }
 
-/* Measured on an H200 (docs/speed-log.md): up to 8 rows the few-row kernel wins, but not where the
- * bytes of a weight or the windows of a long K leave it little to hide behind. */
+/* Measured on an H200 (docs/speed-log.md): up to 8 rows the stream wins; of what it does not take,
+ * the few-row kernel is better but where the bytes of a weight or the windows of a long K leave it
+ * little to hide behind. */
 static bool prefers_many(const struct cuda_products *all)
 {
     const struct cuda_order *o = &all->part[0].order;
@@ -211,11 +212,11 @@ static bool prefers_many(const struct cuda_products *all)
 static void run_products(const struct cuda_kern *c, const struct cuda_products *all)
 {
     int path = c->force_path;
-    if (path == CUDA_PATH_AUTO)
-        path = prefers_many(all) ? CUDA_PATH_MANY : CUDA_PATH_STREAM;
-    if (path == CUDA_PATH_MANY && cuda_many_run(c, all))
+    if ((path == CUDA_PATH_AUTO || path == CUDA_PATH_STREAM) && cuda_stream_run(c, all))
         return;
-    if (path == CUDA_PATH_STREAM && cuda_stream_run(c, all))
+    if (path == CUDA_PATH_AUTO)
+        path = prefers_many(all) ? CUDA_PATH_MANY : CUDA_PATH_FEW;
+    if (path == CUDA_PATH_MANY && cuda_many_run(c, all))
         return;
     if (path != CUDA_PATH_PLAIN && cuda_few_run(c, all))
         return;

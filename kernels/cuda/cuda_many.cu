@@ -17,6 +17,9 @@
  * device, an item is one chunk: its sums go to their own slots in scratch, and a second kernel adds
  * them ascending. Its planted fault: the other direction.
  *
+ * The kernel starts early (cuda_launch.cuh): the weights of its first stages are on their way when
+ * it waits for the kernels before it.
+ *
  * Shapes: x and its rows aligned to 16 bytes, and the formats listed in cuda_many_run. The plain
  * kernel takes what is left.
  *
@@ -33,6 +36,7 @@
 
 #include "kernels/cuda/cuda_copy.cuh"
 #include "kernels/cuda/cuda_frag.cuh"
+#include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/cuda/cuda_wgmma.cuh"
 #include "kernels/mma90.h"
 
@@ -44,6 +48,7 @@ struct many_plan {
     int n_row_blocks, n_column_tiles, n_chunks, chunk_pieces, n_items;
     int64_t all_rows; /* of all parts: a slot's row length */
     float *slots;     /* [chunk][row of x][row of the parts], or NULL: totals in registers */
+    bool no_wait;     /* planted fault */
 };
 
 /* Warpgroups of a block: few columns leave registers for four, and packed weights shared memory. */
@@ -152,9 +157,11 @@ __device__ static void open_item(const struct cuda_products &all, const struct m
     l->end = MIN2(it.end * p.chunk_pieces, part.order.n_pieces);
 }
 
-/* Starts the warp's copies of the next stage, if there is one. empty: what the first warp waits for
- * before x is overwritten, or NULL. */
-template <int BITS, int COLUMNS>
+enum many_copies { COPY_WEIGHTS = 1, COPY_X = 2, COPY_BOTH = 3 };
+
+/* Starts the warp's copies of the next stage, if there is one; the weights' announce x too. empty:
+ * what the first warp waits for before x is overwritten, or NULL. */
+template <int BITS, int COLUMNS, enum many_copies COPIES>
 __device__ static void load_stage(const struct cuda_products &all, const struct many_plan &p,
                                   const CUtensorMap *x, struct many_loader *l, uint8_t *to,
                                   uint64_t *full, uint64_t *empty, int parity)
@@ -165,10 +172,12 @@ __device__ static void load_stage(const struct cuda_products &all, const struct 
     if (warp == 0 && empty)
         copy_wait(empty, parity);
     if (threadIdx.x % 32 == 0) {
-        copy_expect(full, warp == 0 ? bytes + x_bytes(COLUMNS) : bytes);
-        copy_bulk(to + x_bytes(COLUMNS) + warp * longest_piece(BITS),
-                  l->tile + (int64_t)l->piece * bytes, bytes, full);
-        if (warp == 0) {
+        if (COPIES & COPY_WEIGHTS) {
+            copy_expect(full, warp == 0 ? bytes + x_bytes(COLUMNS) : bytes);
+            copy_bulk(to + x_bytes(COLUMNS) + warp * longest_piece(BITS),
+                      l->tile + (int64_t)l->piece * bytes, bytes, full);
+        }
+        if (COPIES & COPY_X && warp == 0) {
             copy_tensor(to, x, l->piece * CUDA_PIECE_K, l->column, full);
             copy_tensor(to + x_bytes(COLUMNS) / 2, x, l->piece * CUDA_PIECE_K + 64, l->column,
                         full);
@@ -249,6 +258,7 @@ __global__ static void __launch_bounds__(threads_for(BITS, COLUMNS), 1)
     int warp = (int)threadIdx.x / 32, stage = 0, phase = 0, step = 0;
     const int group_shift = all.part[0].order.group / 64;
     uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
+    launch_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < stages; i++) {
             copy_init(&full[i], warps_for(BITS, COLUMNS));
@@ -260,8 +270,14 @@ __global__ static void __launch_bounds__(threads_for(BITS, COLUMNS), 1)
     struct many_loader load = {};
     load.index = (int)blockIdx.x;
     open_item<BITS, COLUMNS>(all, p, &load);
+    struct many_loader ahead = load;
     for (int i = 0; i < stages; i++)
-        load_stage<BITS, COLUMNS>(all, p, &x, &load, shared + i * bytes, &full[i], NULL, 0);
+        load_stage<BITS, COLUMNS, COPY_WEIGHTS>(all, p, &x, &ahead, shared + i * bytes, &full[i],
+                                                NULL, 0);
+    if (!p.no_wait) /* x, outputs and slots are other kernels' until here */
+        launch_wait();
+    for (int i = 0; i < stages; i++)
+        load_stage<BITS, COLUMNS, COPY_X>(all, p, &x, &load, shared + i * bytes, &full[i], NULL, 0);
     float acc[sums], total[sums];
     uint32_t a[buffers][16];
     for (int index = (int)blockIdx.x; index < p.n_items; index += (int)gridDim.x) {
@@ -277,9 +293,9 @@ __global__ static void __launch_bounds__(threads_for(BITS, COLUMNS), 1)
                 copy_wait(&full[stage], phase);
                 /* Stage `refill` was of phase `phase`, or before a wrap of the one before. */
                 if (step > 1)
-                    load_stage<BITS, COLUMNS>(all, p, &x, &load, shared + refill * bytes,
-                                              &full[refill], &empty[refill],
-                                              stage < 2 ? phase ^ 1 : phase);
+                    load_stage<BITS, COLUMNS, COPY_BOTH>(all, p, &x, &load, shared + refill * bytes,
+                                                         &full[refill], &empty[refill],
+                                                         stage < 2 ? phase ^ 1 : phase);
                 wgmma_wait<buffers - 1>();
                 if (buffers == 1 && step > 0 && threadIdx.x % 32 == 0)
                     copy_arrive(&empty[last]);
@@ -315,6 +331,8 @@ __global__ static void add_slots(const __grid_constant__ struct cuda_products al
     int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y;
     int64_t step = all.n_tok * p.all_rows, r = at;
     int i = 0;
+    launch_wait();
+    launch_trigger();
     if (at >= p.all_rows)
         return;
     while (r >= all.part[i].rows)
@@ -387,12 +405,12 @@ static bool launch(const struct cuda_kern *c, const struct cuda_products *all)
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
         allowed = true;
     }
-    linear_many<BITS, SCALE, COLUMNS>
-        <<<(unsigned)MIN2(p.n_items, c->n_sm), threads_for(BITS, COLUMNS), shared, c->stream>>>(
-            *all, p, x);
+    p.no_wait = c->plant_no_wait;
+    launch_early(linear_many<BITS, SCALE, COLUMNS>, dim3((unsigned)MIN2(p.n_items, c->n_sm)),
+                 threads_for(BITS, COLUMNS), shared, c->stream, *all, p, x);
     if (p.slots) {
         dim3 grid((unsigned)((p.all_rows + 255) / 256), (unsigned)all->n_tok);
-        add_slots<<<grid, 256, 0, c->stream>>>(*all, p);
+        launch_early(add_slots, grid, 256, 0, c->stream, *all, p);
     }
     return true;
 }

@@ -23,7 +23,7 @@ static unsigned blocks_for(int64_t n, int64_t per_block)
     return (unsigned)((n + per_block - 1) / per_block);
 }
 
-/* Every kernel here starts early and does nothing before the wait. */
+/* Every kernel here starts early; before the wait only a norm's weight is read. */
 __device__ static void begin(void)
 {
     launch_wait();
@@ -56,13 +56,18 @@ __device__ static void load_row(const struct rms_norm_args &a, int64_t in, int f
 }
 
 template <int N>
-__device__ static void store_row(const struct rms_norm_args &a, int64_t out, int first, int step,
-                                 float factor, const float (&h)[N])
+__device__ static void load_weight(const struct rms_norm_args &a, int first, int step,
+                                   float (&w)[N])
 {
-    float w[N];
 #pragma unroll
     for (int n = 0; n < N; n++)
         w[n] = first + step * n < a.d ? a.w[first + step * n] : 0.0f;
+}
+
+template <int N>
+__device__ static void store_row(const struct rms_norm_args &a, int64_t out, int first, int step,
+                                 float factor, const float (&w)[N], const float (&h)[N])
+{
 #pragma unroll
     for (int n = 0; n < N; n++) {
         int64_t i = first + step * n;
@@ -86,12 +91,13 @@ __device__ static float warp_tree(float v)
 /* One warp a row of at most 256 elements. */
 __global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args a, int delay_ns)
 {
+    int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    int lane = (int)threadIdx.x % 32;
+    float h[WARP_LANES], w[WARP_LANES], sum[WARP_LANES];
+    load_weight(a, lane, 32, w);
     begin();
     for (; delay_ns > 0; delay_ns -= 1000)
         __nanosleep(1000);
-    int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    int lane = (int)threadIdx.x % 32;
-    float h[WARP_LANES], sum[WARP_LANES];
     if (r >= a.n_rows)
         return;
     int64_t in = r / a.inner * a.stride + r % a.inner * a.d;
@@ -106,7 +112,7 @@ __global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args 
         for (int j = 0; j < n; j++)
             sum[j] += sum[j + n];
     float all = __shfl_sync(0xffffffffu, warp_tree(sum[0]), 0);
-    store_row(a, out, lane, 32, elem_norm_factor(all, (float)a.d, a.eps), h);
+    store_row(a, out, lane, 32, elem_norm_factor(all, (float)a.d, a.eps), w, h);
 }
 
 #define HELD 16 /* elements of a row that a thread loads at once, and of the first it keeps */
@@ -114,13 +120,15 @@ __global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args 
 /* One block a row, in runs of BLOCK * HELD elements. */
 __global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a, int delay_ns)
 {
-    begin();
-    for (; delay_ns > 0; delay_ns -= 1000)
-        __nanosleep(1000);
     __shared__ float lanes[BLOCK];
     __shared__ float factor_shared;
     int64_t r = blockIdx.x;
     int j = (int)threadIdx.x;
+    float w[HELD];
+    load_weight(a, j, BLOCK, w);
+    begin();
+    for (; delay_ns > 0; delay_ns -= 1000)
+        __nanosleep(1000);
     int64_t in = r / a.inner * a.stride + r % a.inner * a.d;
     int64_t out = r / a.inner * a.out_stride + r % a.inner * a.d;
     float held[HELD], later[HELD], sum = 0.0f;
@@ -151,11 +159,12 @@ __global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a
             factor_shared = elem_norm_factor(all, (float)a.d, a.eps);
     }
     __syncthreads();
-    store_row(a, out, j, BLOCK, factor_shared, held);
+    store_row(a, out, j, BLOCK, factor_shared, w, held);
     a.add = NULL; /* h holds the sums */
     for (int i = j + BLOCK * HELD; i < a.d; i += BLOCK * HELD) {
         load_row(a, in, i, BLOCK, later);
-        store_row(a, out, i, BLOCK, factor_shared, later);
+        load_weight(a, i, BLOCK, w);
+        store_row(a, out, i, BLOCK, factor_shared, w, later);
     }
 }
 

@@ -12,20 +12,18 @@
  * output's slots in ascending chunk order: rule 2. All tiles are one batch where the slots fit;
  * else two buffers of slots let warps run on into the next batch.
  *
- * The kernel starts early (cuda_launch.cuh). With 4 bits it keeps to half of a multiprocessor's
- * registers, and to half of its shared memory where x allows: then the next product of the stream
- * has its blocks and first weights in place while this one ends, and all multiprocessors take one
- * each. Planted fault: slots added in descending order.
+ * The kernel starts early (cuda_launch.cuh). A block takes more than half of a multiprocessor's
+ * shared memory, needed or not: where two could stand on one, those of an early start gathered on
+ * the multiprocessors that the small kernels between products left free, and a step of an 8B model
+ * took 2476 us instead of 1933. Planted fault: slots added in descending order.
  */
 #include "kernels/cuda/cuda_few.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/mma90.h"
 
 #define PIECES       4           /* of a unit, and places of a warp's ring */
-#define SHARED_HALF  (113 << 10) /* what a block may have so that two fit */
-#define SLOTS_LEAST  (6 << 10)   /* of one buffer where not all fit */
+#define SHARED_LEAST (116 << 10) /* so that two blocks never fit */
 #define PAIRS_ABOVE  8192        /* longer K are halved between two blocks, but for one row */
-#define BLOCKS(bits) ((bits) <= 4 ? 2 : 1)
 
 struct stream_plan {
     int n_tiles, n_chunks;
@@ -127,7 +125,7 @@ __device__ static void close_group(void)
 /* ROWS: columns that x has room for, at least n_tok. PAIR 2: the two blocks of a cluster have the
  * same tiles and half of the chunks each. */
 template <int BITS, enum cuda_scale SCALE, int GROUP, int ROWS, int PAIR>
-__global__ static void __launch_bounds__(FEW_THREADS, BLOCKS(BITS))
+__global__ static void __launch_bounds__(FEW_THREADS, 1)
     linear_stream(const __grid_constant__ struct cuda_products all,
                   const __grid_constant__ struct stream_plan p)
 {
@@ -221,19 +219,18 @@ static bool make_plan(const struct cuda_kern *c, const struct cuda_products *all
     int runs = MIN2(c->n_sm / pair, p->n_tiles), most = (p->n_tiles + runs - 1) / runs;
     int n_chunks = (p->n_chunks + pair - 1) / pair; /* of a block, at most */
     int tile_slots = n_chunks * all->n_tok * CUDA_TILE_ROWS * 4;
-    int all_shared = (int)c->shared_max, half = MIN2(SHARED_HALF, all_shared), batch = 0;
+    int shared = (int)c->shared_max, batch = 0;
     *n_blocks = runs * pair;
     p->x_at = FEW_WARPS * PIECES * o->piece_bytes;
     p->slots_at = p->x_at + n_chunks * PIECES * CUDA_PIECE_K * 2 * rows;
-    if (p->slots_at + SLOTS_LEAST <= half)
-        batch = plan_batch(most, tile_slots, half - p->slots_at);
-    if (batch == 0 && p->slots_at < all_shared)
-        batch = plan_batch(most, tile_slots, all_shared - p->slots_at);
+    if (p->slots_at < shared)
+        batch = plan_batch(most, tile_slots, shared - p->slots_at);
     if (batch == 0 || p->n_chunks < pair)
         return false;
     p->batch_tiles = batch;
     p->slots_bytes = batch * tile_slots;
-    p->shared_bytes = p->slots_at + p->slots_bytes * (batch < most ? 2 : 1);
+    p->shared_bytes =
+        MAX2(p->slots_at + p->slots_bytes * (batch < most ? 2 : 1), MIN2(SHARED_LEAST, shared));
     return true;
 }
 
