@@ -171,6 +171,7 @@ __device__ static void load_stage(const struct cuda_products &all, const struct 
         return;
     if (warp == 0 && empty)
         copy_wait(empty, parity);
+    __syncwarp(); /* every lane has read the piece that is overwritten */
     if (threadIdx.x % 32 == 0) {
         if (COPIES & COPY_WEIGHTS) {
             copy_expect(full, warp == 0 ? bytes + x_bytes(COLUMNS) : bytes);
