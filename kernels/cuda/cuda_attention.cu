@@ -18,7 +18,7 @@
  * sees in part are looked through while they lie in shared memory; where one holds a value that is
  * not finite, each row's slots take their sums by themselves, with V of their masked keys cleared.
  */
-#include "kernels/cuda/cuda_attention.h"
+#include "kernels/cuda/cuda_splits.h"
 
 #include <cuda_runtime.h>
 

@@ -15,7 +15,7 @@
  * one. A tile without a seen key is left out. V of masked keys is cleared, since P = +0 is not
  * enough where V is not finite.
  */
-#include "kernels/cuda/cuda_attention.h"
+#include "kernels/cuda/cuda_splits.h"
 
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-/* cuda_attention.h: what the two attention kernels share: the results of splits, and who takes a
+/* cuda_splits.h: what the two attention kernels share: the results of splits, and who takes a
  * step.
  *
  * cuda_attention.cu cuts a step into items of many query rows; cuda_attention_row.cu takes each row
@@ -9,8 +9,8 @@
  *
  * A split that holds no key of its row has no record, and nobody reads one.
  */
-#ifndef ASSAY_KERNELS_CUDA_CUDA_ATTENTION_H
-#define ASSAY_KERNELS_CUDA_CUDA_ATTENTION_H
+#ifndef ASSAY_KERNELS_CUDA_CUDA_SPLITS_H
+#define ASSAY_KERNELS_CUDA_CUDA_SPLITS_H
 
 #include "kernels/cuda/cuda_page.h"
 #include "kernels/cuda/cuda_private.h"
