@@ -204,15 +204,19 @@ static void digest_weight(void *ctx, int64_t i, int thread)
                      (int)w->dtype, w->q.bits, w->q.group, (int)w->q.scale, w->ggml, w->rope_heads);
     sha256_update(s, head, (size_t)n);
     sha256_update(s, w->dim, (size_t)w->n_dim * sizeof *w->dim);
-    size_t scales = 0;
-    if (w->enc == CKPT_AFFINE)
-        scales = (size_t)(ckpt_weight_rows(w) * (ckpt_weight_k(w) / w->q.group)) *
-                 (w->q.scale == DT_F32 ? 4 : 2);
-    sha256_update(s, w->data, w->bytes - 2 * scales);
-    if (scales) {
-        sha256_update(s, w->scales, scales);
-        sha256_update(s, w->biases, scales);
-    }
+    const int64_t n_blocks = w->blocks ? w->dim[0] : 1;
+    const int64_t rows = ckpt_weight_rows(w) / n_blocks;
+    const size_t scales = (size_t)rows * ckpt_weight_scale_bytes(w);
+    const size_t bytes = w->bytes / (size_t)n_blocks - 2 * scales;
+    const struct ckpt_block whole = {w->data, w->scales, w->biases};
+    const struct ckpt_block *blocks = w->blocks ? w->blocks : &whole;
+    /* All data, then all scales, then all biases: the same whether experts lie together or not. */
+    for (int64_t b = 0; b < n_blocks; b++)
+        sha256_update(s, blocks[b].data, bytes);
+    for (int64_t b = 0; scales && b < n_blocks; b++)
+        sha256_update(s, blocks[b].scales, scales);
+    for (int64_t b = 0; scales && b < n_blocks; b++)
+        sha256_update(s, blocks[b].biases, scales);
     sha256_final(s, d->digest[i]);
     d->done[i] = true;
 }

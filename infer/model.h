@@ -62,6 +62,16 @@ void *model_priv(const struct model *m);
 /* Host bytes that the bound model takes. */
 size_t model_host_bytes(const struct model *m);
 
+/* What a model of these hyperparameters binds: names and shapes, in the order of binding. */
+struct model_tensor {
+    char name[CKPT_NAME_MAX];
+    int n_dim;
+    int64_t dim[CKPT_DIMS_MAX];
+};
+/* A heap array; ERR_INPUT for a family that cannot be run. */
+MUST_USE enum err_code model_list_tensors(const struct hparams *hp, struct model_tensor **list,
+                                          size_t *n, struct err *e);
+
 /* ---- for families ---------------------------------------------------------------------------- */
 
 /* Memory with the model's lifetime; sets ERR_NOMEM. */
@@ -70,6 +80,9 @@ void *model_alloc(struct model_binder *b, size_t n, size_t elem_bytes);
  * is set when the model is loaded. */
 void model_want_matrix(struct model_binder *b, struct kern_weight **w, int64_t rows, int64_t k,
                        const char *fmt, ...) PRINTF_LIKE(5, 6);
+/* n_expert matrices of rows x k as one of n_expert * rows, for kern_expert_linear. */
+void model_want_experts(struct model_binder *b, struct kern_weight **w, int n_expert, int64_t rows,
+                        int64_t k, const char *fmt, ...) PRINTF_LIKE(6, 7);
 void model_want_vector(struct model_binder *b, float **v, int64_t n, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 /* The head of a tied model is the embedding; a separate head with other bytes is refused. */
