@@ -103,7 +103,10 @@ static void size_buffers(struct model *m, const struct kern *k, const struct eng
     z->outputs = z->out.bytes;
     z->logits = r * (size_t)hp->n_vocab * sizeof(float);
     z->hashes = MAX2(n, r) * sizeof(uint64_t);
-    z->rope = (size_t)p->ctx * (size_t)rope_dims(hp) * sizeof(float);
+    for (int i = 0; i < engine_n_rope(hp); i++) {
+        int rot = rope_dims(hparams_rope(hp, i > 0), hp->head_dim);
+        z->rope[i] = (size_t)p->ctx * (size_t)rot * sizeof(float);
+    }
     z->rows = r * sizeof(struct step_row);
     z->limits = (struct kern_limits){.n_tok = p->batch_tokens, .n_seq = p->batch_seqs};
     z->limits.pages_max = (int)kv_pages_for(p->ctx);
@@ -151,15 +154,17 @@ enum err_code engine_plan_sizes(struct model *m, const struct kern *k,
     memset(p, 0, sizeof *p);
     memset(z, 0, sizeof *z);
     float freq[ROPE_DIMS_MAX / 2], scale;
-    enum err_code rc = rope_freqs(hp, freq, &scale, e);
+    enum err_code rc = ERR_OK;
+    for (int i = 0; rc == ERR_OK && i < engine_n_rope(hp); i++)
+        rc = rope_freqs(hparams_rope(hp, i > 0), hp->head_dim, freq, &scale, e);
     if (rc == ERR_OK)
         rc = resolve_options(hp, o, p, e);
     if (rc != ERR_OK)
         return rc;
     size_buffers(m, k, p, z);
     p->weights = model_weight_bytes(m, k);
-    p->scratch = z->model_scratch + z->inputs + z->outputs + z->logits + z->hashes + z->rope +
-                 kern_scratch_bytes(k, &z->limits);
+    p->scratch = z->model_scratch + z->inputs + z->outputs + z->logits + z->hashes + z->rope[0] +
+                 z->rope[1] + kern_scratch_bytes(k, &z->limits);
     p->host = z->inputs + z->outputs + z->logits + z->hashes + z->rows + model_host_bytes(m) +
               sampler_bytes(hp->n_vocab);
     return size_pages(hp, o, p, z, e);
@@ -221,18 +226,24 @@ static void digest_weight(void *ctx, int64_t i, int thread)
     d->done[i] = true;
 }
 
+static void put_rope(struct strbuf *b, const struct rope_params *r, int head_dim)
+{
+    strbuf_printf(b, "%d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %.17g %d %d\n", (int)r->kind,
+                  r->theta, r->factor, r->low_freq_factor, r->high_freq_factor, r->original_ctx,
+                  r->beta_fast, r->beta_slow, r->attention_factor, r->truncate, r->partial_dims);
+    for (int i = 0; r->kind == ROPE_FACTORS && r->factors && i < head_dim / 2; i++)
+        strbuf_printf(b, "%.9g ", (double)r->factors[i]);
+}
+
 static void put_hparams(struct strbuf *b, const struct hparams *hp)
 {
-    const struct rope_params *r = &hp->rope;
     strbuf_printf(b, "%s %d %d %d %d %" PRId64 " %" PRId64 " %" PRId64 " %.17g %d %d %d %d\n",
                   hp->family, hp->n_layer, hp->n_head, hp->n_kv, hp->head_dim, hp->d_model,
                   hp->d_ff, hp->n_vocab, hp->rms_eps, hp->tied, hp->attn_bias, hp->mlp_bias,
                   (int)hp->act);
-    strbuf_printf(b, "%d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %.17g %d %d\n", (int)r->kind,
-                  r->theta, r->factor, r->low_freq_factor, r->high_freq_factor, r->original_ctx,
-                  r->beta_fast, r->beta_slow, r->attention_factor, r->truncate, r->partial_dims);
-    for (int i = 0; r->kind == ROPE_FACTORS && r->factors && i < hp->head_dim / 2; i++)
-        strbuf_printf(b, "%.9g ", (double)r->factors[i]);
+    strbuf_printf(b, "%d %d %d %d\n", hp->o_bias, hp->qk_norm, hp->post_norms, hp->norm_plus_one);
+    for (int i = 0; i < engine_n_rope(hp); i++)
+        put_rope(b, hparams_rope(hp, i > 0), hp->head_dim);
     for (int i = 0; i < hp->n_layer; i++)
         strbuf_putc(b, hp->sliding[i] ? 'w' : '.');
     strbuf_printf(b, "\n%d %d %d %" PRId64 " %.9g %.9g %.9g %.9g\n", hp->window, hp->n_expert,

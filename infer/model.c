@@ -9,7 +9,8 @@
 #include "common/str.h"
 
 /* Adding a family touches this table and its own file. */
-static const struct model_family *const FAMILIES[] = {&model_llama, &model_mistral};
+static const struct model_family *const FAMILIES[] = {&model_llama, &model_mistral, &model_qwen2,
+                                                      &model_qwen3};
 
 #define PROBLEMS_SAID 6
 
@@ -377,7 +378,7 @@ enum err_code model_load(struct model *m, struct kern *k, struct err *e)
         if (rc != ERR_OK)
             return err_wrap(e, rc, "tensor %s", item->src->name);
     }
-    m->hp.rope.factors = NULL; /* the checkpoint's */
+    m->hp.rope.factors = m->hp.rope_sliding.factors = NULL; /* the checkpoint's */
     return ERR_OK;
 }
 

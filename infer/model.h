@@ -23,18 +23,22 @@ struct model_dims {
     size_t act_bytes;
 };
 
+/* A table of rotary angles: dims / 2 cosines, then as many sines, of each position. */
+struct model_rope {
+    const float *cos_sin;
+    int dims;
+};
+
 /* One step, as a family's forward pass sees it. All pointers are device memory. */
 struct model_step {
     struct kern *k;
     struct kern_rows rows;
-    int n_out;              /* rows with logits; 0: none */
-    const int32_t *out_row; /* [n_out] */
-    uint8_t *scratch;       /* the family's scratch bytes */
-    uint8_t *kv;            /* page p of layer l is at kv + l * kv_layer_bytes + p * page bytes */
-    size_t kv_layer_bytes;
-    const float *cos_sin;
-    int rot_dim;
-    float *logits; /* [n_out, n_vocab]: what the forward pass makes */
+    int n_out;                 /* rows with logits; 0: none */
+    const int32_t *out_row;    /* [n_out] */
+    uint8_t *scratch;          /* the family's scratch bytes */
+    uint8_t *const *kv;        /* [n_layer] pages of each layer */
+    struct model_rope rope[2]; /* of full layers, of sliding layers: rope[hp.sliding[layer]] */
+    float *logits;             /* [n_out, n_vocab]: what the forward pass makes */
     /* Trace level layers; NULL: off. hash_dev and hash have room for n_tok hashes. */
     engine_tap tap;
     void *tap_ctx;
@@ -96,6 +100,6 @@ MUST_USE enum err_code model_tap(const struct model_step *s, int layer, const ch
                                  int64_t n_rows, const void *x, int64_t d, int64_t stride,
                                  size_t word_bytes, struct err *e);
 
-extern const struct model_family model_llama, model_mistral;
+extern const struct model_family model_llama, model_mistral, model_qwen2, model_qwen3;
 
 #endif
