@@ -10,7 +10,7 @@
 
 /* Adding a family touches this table and its own file. */
 static const struct model_family *const FAMILIES[] = {&model_llama, &model_mistral, &model_qwen2,
-                                                      &model_qwen3};
+                                                      &model_qwen3, &model_gemma2,  &model_gemma3};
 
 #define PROBLEMS_SAID 6
 

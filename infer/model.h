@@ -88,5 +88,6 @@ MUST_USE enum err_code model_tap(const struct model_step *s, int layer, const ch
                                  size_t word_bytes, struct err *e);
 
 extern const struct model_family model_llama, model_mistral, model_qwen2, model_qwen3;
+extern const struct model_family model_gemma2, model_gemma3;
 
 #endif

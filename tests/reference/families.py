@@ -113,6 +113,11 @@ FAULTS = [  # case, change: what a wrong reading of a config would do
     ("mistral-window", {"sliding_window": 41}),
     ("qwen2-window", {"max_window_layers": 2}),
     ("qwen3-window", {"sliding_window": 34}),
+    ("gemma2", {"attn_logit_softcapping": 2.01}),
+    ("gemma2", {"final_logit_softcapping": 3.01}),
+    ("gemma3", {"rope_local_base_freq": 1010.0}),
+    ("gemma3", {"sliding_window_pattern": 2}),
+    ("gemma3", {"query_pre_attn_scalar": 24.1}),
     ("llama-yarn", {"rope_scaling": {**cases.YARN, "factor": 4.1}}),
 ]
 
@@ -120,7 +125,7 @@ FAULTS = [  # case, change: what a wrong reading of a config would do
 def run_fault(tally, build, case, change, tmp):
     config = json.loads(json.dumps(cases.CASES[case][0]))
     cases.text_config(config).update(change)
-    folder = tmp / f"{case}-fault"
+    folder = tmp / f"{case}-fault-{next(iter(change))}"
     cases.write_case(case, folder, config)
     far = distance(our_logits(build, folder, cases.prompt(case)), np.load(cases.golden_path(case)))
     tally.say(far > 10 * BAR, f"{case}: {change} is seen, {far:.2g} of the range")
