@@ -98,6 +98,13 @@ struct checkpoint {
     struct err hp_err;
     struct ckpt_weight *weights; /* sorted by canonical name */
     size_t n_weights;
+    /* Tensors of a checkpoint's other parts, vision and audio: listed, not run, not copied. */
+    struct ckpt_aside {
+        const char *name;
+        uint64_t bytes;
+        int64_t elems;
+    } * asides;
+    size_t n_asides;
     json_t *config;       /* config.json; made from the keys for a GGUF */
     json_t *generation;   /* generation_config.json or NULL */
     char *tokenizer_json; /* text; made from the vocabulary for a GGUF; NULL: none */

@@ -28,6 +28,7 @@ struct rope_params {
 
 struct hparams {
     char family[32]; /* "llama", "mistral", "qwen3": config.json's model_type */
+    bool wrapped;    /* the text model of several parts: its keys stand under text_config */
     int n_layer, n_head, n_kv, head_dim;
     int64_t d_model, d_ff, n_vocab, ctx_max;
     double rms_eps;

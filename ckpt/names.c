@@ -111,7 +111,6 @@ static const struct {
     {".mlp.switch_mlp.", ".mlp.experts.", F_QWEN3_MOE},
     {".block_sparse_moe.switch_mlp.", ".block_sparse_moe.experts.", F_MIXTRAL},
     {".experts.switch_glu.", ".experts.", F_GEMMA4},
-    {"language_model.model.", "model.language_model.", F_GEMMA4},
 };
 
 /* Pieces that HF's own writers spell otherwise: Mixtral's numbered experts, and experts fused by
@@ -129,6 +128,20 @@ static const struct {
     {".experts.gate_up_proj", ".experts.gate_up_proj.weight", true, F_SPLIT},
     {".experts.down_proj", ".experts.down_proj.weight", true, F_SPLIT},
 };
+/* Where a checkpoint of several parts keeps its text model; the canonical names are those of the
+ * text model alone. */
+static const struct {
+    const char *stored, *hf;
+} wrappers[] = {
+    {"language_model.model.", "model."},
+    {"model.language_model.", "model."},
+    {"language_model.lm_head.", "lm_head."},
+};
+#define MLX_WRAPPER "language_model."
+
+/* Begins of the names of its other parts, also behind "model.". */
+static const char *const asides[] = {"vision_tower.", "multi_modal_projector.", "audio_tower.",
+                                     "embed_audio.",  "embed_vision.",          "vision_embedder."};
 
 static int family_flag(const char *family)
 {
@@ -215,6 +228,16 @@ static bool swap_piece(const char *name, const char *from, const char *to, char 
     return put(out, head, to, at + strlen(from));
 }
 
+static bool is_aside(const char *stored)
+{
+    const char *name = str_starts(stored, "model.") ? stored + strlen("model.") : stored;
+    for (size_t i = 0; i < ARRAY_LEN(asides); i++) {
+        if (str_starts(name, asides[i]))
+            return true;
+    }
+    return false;
+}
+
 enum names_match names_from_folder(const char *family, const char *stored, char out[CKPT_NAME_MAX])
 {
     int flag = family_flag(family);
@@ -222,6 +245,14 @@ enum names_match names_from_folder(const char *family, const char *stored, char 
     if (str_ends(stored, ".rotary_emb.inv_freq"))
         return NAMES_DROPPED;
     put(out, stored, "", "");
+    if ((flag & F_GEMMA) && is_aside(stored))
+        return NAMES_ASIDE;
+    for (size_t i = 0; (flag & F_GEMMA) && i < ARRAY_LEN(wrappers); i++) {
+        if (swap_piece(out, wrappers[i].stored, wrappers[i].hf, step)) {
+            memcpy(out, step, CKPT_NAME_MAX);
+            break;
+        }
+    }
     for (size_t i = 0; i < ARRAY_LEN(mlx_pieces); i++) {
         if ((mlx_pieces[i].families & flag) &&
             swap_piece(out, mlx_pieces[i].mlx, mlx_pieces[i].hf, step))
@@ -236,11 +267,11 @@ enum names_match names_from_folder(const char *family, const char *stored, char 
     return NAMES_KNOWN;
 }
 
-bool names_to_mlx(const char *family, const char *canonical, char out[CKPT_NAME_MAX])
+bool names_to_mlx(const char *family, bool wrapped, const char *canonical, char out[CKPT_NAME_MAX])
 {
     int flag = family_flag(family);
     char step[CKPT_NAME_MAX];
-    if (!put(out, canonical, "", ""))
+    if (!put(out, wrapped && (flag & F_GEMMA) ? MLX_WRAPPER : "", canonical, ""))
         return false;
     for (size_t i = 0; i < ARRAY_LEN(mlx_pieces); i++) {
         if (!(mlx_pieces[i].families & flag))

@@ -182,6 +182,11 @@ static enum err_code add_weight(struct checkpoint *c, const struct items *all,
     *w = (struct ckpt_weight){.stored = it->t->name, .ggml = GGML_NONE};
     enum names_match match = gguf ? names_from_gguf(family, it->t->name, name)
                                   : names_from_folder(family, it->t->name, name);
+    if (match == NAMES_ASIDE) {
+        c->asides[c->n_asides++] =
+            (struct ckpt_aside){it->t->name, it->t->bytes, tensor_elems(it->t)};
+        return ERR_OK;
+    }
     if (match == NAMES_DROPPED || (c->hp_ok && c->hp.tied && str_starts(name, "lm_head.")))
         return ERR_OK;
     w->name = arena_strdup(c->priv->arena, name);
@@ -217,7 +222,8 @@ enum err_code weight_list_build(struct checkpoint *c, struct err *e)
         return rc;
     /* Room for stacked experts beside their parts, gate and up in one being two. */
     c->weights = arena_array(c->priv->arena, 3 * all.n + 1, sizeof *c->weights);
-    if (!c->weights)
+    c->asides = arena_array(c->priv->arena, all.n + 1, sizeof *c->asides);
+    if (!c->weights || !c->asides)
         return arena_error(c->priv->arena, all.n, e);
     for (size_t i = 0; i < all.n; i++) {
         rc = add_weight(c, &all, &all.item[i], family, e);

@@ -10,7 +10,8 @@
 
 /* Adding a family touches this table and its own file. */
 static const struct model_family *const FAMILIES[] = {
-    &model_llama, &model_mistral, &model_qwen2, &model_qwen3, &model_mixtral, &model_qwen3_moe};
+    &model_llama,  &model_mistral, &model_qwen2,   &model_qwen3,
+    &model_gemma2, &model_gemma3,  &model_mixtral, &model_qwen3_moe};
 
 #define PROBLEMS_SAID 6
 

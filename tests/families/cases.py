@@ -28,6 +28,13 @@ BASE = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hi
         "max_position_embeddings": 256, "tie_word_embeddings": False, "torch_dtype": "float32",
         "bos_token_id": 2, "eos_token_id": 1, "rope_theta": 10000.0}
 SILU = {**BASE, "hidden_act": "silu"}
+GELU = {**BASE, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True, "query_pre_attn_scalar": 24, "sliding_window": 40}
+GEMMA2 = {**GELU, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+GEMMA3 = {**GELU, "num_hidden_layers": 6, "rope_theta": 1e6, "rope_local_base_freq": 1000.0,
+          "sliding_window_pattern": 3, "attn_logit_softcapping": None,
+          "final_logit_softcapping": None}
+TYPES = ["full_attention", "sliding_attention", "sliding_attention"]
 
 
 def family(name, base, **keys):
@@ -60,6 +67,28 @@ CASES = {
     "qwen3-window": (family("qwen3", SILU, use_sliding_window=True, sliding_window=33,
                             max_window_layers=2), False),
     "qwen3-yarn": (family("qwen3", SILU, rope_scaling=YARN), True),
+    # mlx-lm leaves Gemma 2's window out.
+    "gemma2": (family("gemma2", GEMMA2), False),
+    "gemma2-wide-window": (family("gemma2", GEMMA2, sliding_window=4096), True),
+    "gemma2-uncapped": (family("gemma2", GEMMA2, attn_logit_softcapping=None,
+                               final_logit_softcapping=None), False),
+    "gemma2-types": (family("gemma2", GEMMA2, layer_types=TYPES), False),
+    "gemma2-biases": (family("gemma2", GEMMA2, attention_bias=True), False),
+    # HF scales embeddings by sqrt(hidden) in the weights' type: exact where the root is whole.
+    "gemma3": (family("gemma3_text", GEMMA3), True),
+    "gemma3-linear": (family("gemma3_text", GEMMA3, rope_scaling=LINEAR), True),
+    "gemma3-types": (family("gemma3_text", GEMMA3, num_hidden_layers=3, layer_types=TYPES), False),
+    "gemma3-capped": (family("gemma3_text", GEMMA3, final_logit_softcapping=3.0), False),
+    "gemma3-untied": (family("gemma3_text", GEMMA3, tie_word_embeddings=False), True),
+    "gemma3-multimodal": ({"model_type": "gemma3", "vocab_size": VOCAB, "torch_dtype": "float32",
+                           "text_config": family("gemma3_text", GEMMA3),
+                           "vision_config": {"model_type": "siglip_vision_model",
+                                             "hidden_size": 16, "intermediate_size": 16,
+                                             "num_hidden_layers": 1, "num_attention_heads": 2,
+                                             "image_size": 28, "patch_size": 14,
+                                             "vision_use_head": False},
+                           "mm_tokens_per_image": 4, "image_token_index": 39,
+                           "boi_token_index": 38, "eoi_token_index": 37}, True),
 } | moe_cases.cases(SILU)
 
 
@@ -107,7 +136,25 @@ def text_tensors(c):
 
 def all_tensors(config):
     """Stored names and shapes."""
-    return text_tensors(config)
+    if "text_config" not in config:
+        return text_tensors(config)
+    out = {f"language_model.{n}": s for n, s in text_tensors(config["text_config"]).items()}
+    d, v = config["text_config"]["hidden_size"], config["vision_config"]
+    w, ff, patch = v["hidden_size"], v["intermediate_size"], v["patch_size"]
+    places = (v["image_size"] // patch) ** 2
+    tower = {"embeddings.patch_embedding.weight": (w, 3, patch, patch),
+             "embeddings.patch_embedding.bias": (w,), "embeddings.position_embedding.weight":
+             (places, w), "post_layernorm.weight": (w,), "post_layernorm.bias": (w,)}
+    for name in ("layer_norm1", "layer_norm2"):
+        tower |= {f"encoder.layers.0.{name}.{x}": (w,) for x in ("weight", "bias")}
+    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        tower |= {f"encoder.layers.0.self_attn.{name}.weight": (w, w),
+                  f"encoder.layers.0.self_attn.{name}.bias": (w,)}
+    tower |= {"encoder.layers.0.mlp.fc1.weight": (ff, w), "encoder.layers.0.mlp.fc1.bias": (ff,),
+              "encoder.layers.0.mlp.fc2.weight": (w, ff), "encoder.layers.0.mlp.fc2.bias": (w,)}
+    out |= {f"vision_tower.vision_model.{n}": s for n, s in tower.items()}
+    return out | {"multi_modal_projector.mm_input_projection_weight": (w, d),
+                  "multi_modal_projector.mm_soft_emb_norm.weight": (w,)}
 
 
 def draw(case, name, shape, config):
@@ -161,6 +208,12 @@ def new_spelling(config):
     """The config with rope_parameters in place of rope_theta and rope_scaling."""
     c = json.loads(json.dumps(config))
     inner = text_config(c)
+    if "rope_local_base_freq" in inner:
+        full = {"rope_type": "default", **(inner.pop("rope_scaling", None) or {}),
+                "rope_theta": inner.pop("rope_theta")}
+        sliding = {"rope_type": "default", "rope_theta": inner.pop("rope_local_base_freq")}
+        inner["rope_parameters"] = {"full_attention": full, "sliding_attention": sliding}
+        return c
     rope = {"rope_type": "default", **(inner.pop("rope_scaling", None) or {})}
     rope["rope_theta"] = inner.pop("rope_theta")
     inner["rope_parameters"] = rope
@@ -168,7 +221,7 @@ def new_spelling(config):
 
 
 GGUF_ARCH = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
-             **moe_cases.GGUF_ARCH}
+             "gemma2": "gemma2", "gemma3_text": "gemma3", **moe_cases.GGUF_ARCH}
 GGUF_STEMS = moe_cases.GGUF_STEMS | {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
@@ -201,7 +254,9 @@ def has_gguf(config):
     """GGUF cannot say everything: no biases or windows for llama, only some rope kinds."""
     c = text_config(config)
     rope = c.get("rope_scaling") or {}
-    return c["model_type"] in GGUF_ARCH and not c.get("mlp_bias") and moe_cases.fits_gguf(c) and \
+    return c["model_type"] in GGUF_ARCH and "text_config" not in config and \
+        not c.get("mlp_bias") and moe_cases.fits_gguf(c) and \
+        not (c["model_type"] == "gemma2" and c["attn_logit_softcapping"] is None) and \
         not (c["model_type"] in ("llama", "mistral") and c.get("attention_bias")) and \
         not (c["model_type"] in ("mistral",) and c.get("sliding_window")) and \
         not c.get("use_sliding_window") and rope.get("rope_type") in (None, "linear", "yarn") and \
@@ -227,6 +282,18 @@ def write_gguf(case, path):
     w.add_rope_freq_base(c["rope_theta"])
     w.add_rope_dimension_count(c["head_dim"])
     moe_cases.add_gguf_keys(w, c)
+    if arch.startswith("gemma"):
+        w.add_attention_scale(c["query_pre_attn_scalar"] ** -0.5)
+        w.add_sliding_window(c["sliding_window"])
+        for key, add in (("attn_logit_softcapping", w.add_attn_logit_softcapping),
+                         ("final_logit_softcapping", w.add_final_logit_softcapping)):
+            if c[key]:
+                add(c[key])
+        types = c.get("layer_types")
+        period = 2 if arch == "gemma2" else c["sliding_window_pattern"]
+        w.add_sliding_window_pattern([t == "sliding_attention" for t in types] if types else period)
+    if arch == "gemma3":
+        w.add_rope_freq_base_swa(c["rope_local_base_freq"])
     rope = c.get("rope_scaling")
     if rope:
         w.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
@@ -251,4 +318,5 @@ def write_gguf(case, path):
 
 
 # One case of each family, whose packed weights are held against their expansion.
-PACKED = ["llama", "mistral-window", "qwen2", "qwen3", "mixtral", "qwen3-moe-step"]
+PACKED = ["llama", "mistral-window", "qwen2", "qwen3", "gemma2", "gemma3", "gemma3-multimodal",
+          "mixtral", "qwen3-moe-step"]
