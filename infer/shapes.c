@@ -12,66 +12,70 @@
 #include "common/rng.h"
 #include "infer/model.h"
 
-/* Keys that differ from what every shape of a family has. */
+/* clang-format off */
+#define CONFIG(...) #__VA_ARGS__
 static const struct {
     const char *name, *config;
 } shapes[] = {
-    {"llama3-8b", "{\"model_type\": \"llama\", \"hidden_size\": 4096, "
-                  "\"intermediate_size\": 14336, \"num_hidden_layers\": 32, "
-                  "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 128, "
-                  "\"vocab_size\": 128256, \"max_position_embeddings\": 131072, "
-                  "\"rms_norm_eps\": 1e-05, \"rope_theta\": 500000.0, "
-                  "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, "
-                  "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
-                  "\"original_max_position_embeddings\": 8192}, "
-                  "\"tie_word_embeddings\": false}"},
-    {"qwen3-4b", "{\"model_type\": \"qwen3\", \"hidden_size\": 2560, "
-                 "\"intermediate_size\": 9728, \"num_hidden_layers\": 36, "
-                 "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 128, "
-                 "\"vocab_size\": 151936, \"max_position_embeddings\": 40960, "
-                 "\"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
-                 "\"tie_word_embeddings\": true}"},
-    {"qwen3-30b-a3b", "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 2048, "
-                      "\"intermediate_size\": 6144, \"moe_intermediate_size\": 768, "
-                      "\"num_hidden_layers\": 48, \"num_attention_heads\": 32, "
-                      "\"num_key_value_heads\": 4, \"head_dim\": 128, \"vocab_size\": 151936, "
-                      "\"num_experts\": 128, \"num_experts_per_tok\": 8, "
-                      "\"norm_topk_prob\": true, \"decoder_sparse_step\": 1, "
-                      "\"mlp_only_layers\": [], \"max_position_embeddings\": 40960, "
-                      "\"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
-                      "\"tie_word_embeddings\": false}"},
-    {"mixtral-8x7b", "{\"model_type\": \"mixtral\", \"hidden_size\": 4096, "
-                     "\"intermediate_size\": 14336, \"num_hidden_layers\": 32, "
-                     "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, "
-                     "\"vocab_size\": 32000, \"num_local_experts\": 8, "
-                     "\"num_experts_per_tok\": 2, \"sliding_window\": null, "
-                     "\"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-05, "
-                     "\"rope_theta\": 1000000.0, \"tie_word_embeddings\": false}"},
-    {"smollm2-135m", "{\"model_type\": \"llama\", \"hidden_size\": 576, "
-                     "\"intermediate_size\": 1536, \"num_hidden_layers\": 30, "
-                     "\"num_attention_heads\": 9, \"num_key_value_heads\": 3, "
-                     "\"vocab_size\": 49152, \"max_position_embeddings\": 8192, "
-                     "\"rms_norm_eps\": 1e-05, \"rope_theta\": 100000.0, "
-                     "\"tie_word_embeddings\": true}"},
-    {"tiny-llama", "{\"model_type\": \"llama\", \"hidden_size\": 256, "
-                   "\"intermediate_size\": 640, \"num_hidden_layers\": 2, "
-                   "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
-                   "\"vocab_size\": 512, \"max_position_embeddings\": 16384, "
-                   "\"tie_word_embeddings\": false}"},
-    {"tiny-mixtral", "{\"model_type\": \"mixtral\", \"hidden_size\": 128, "
-                     "\"intermediate_size\": 192, \"num_hidden_layers\": 2, "
-                     "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
-                     "\"vocab_size\": 512, \"num_local_experts\": 4, "
-                     "\"num_experts_per_tok\": 2, \"max_position_embeddings\": 16384, "
-                     "\"tie_word_embeddings\": false}"},
-    {"tiny-qwen3-moe", "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 128, "
-                       "\"intermediate_size\": 256, \"moe_intermediate_size\": 64, "
-                       "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
-                       "\"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 512, "
-                       "\"num_experts\": 8, \"num_experts_per_tok\": 2, "
-                       "\"norm_topk_prob\": true, \"mlp_only_layers\": [0], "
-                       "\"max_position_embeddings\": 16384, \"tie_word_embeddings\": false}"},
+    {"llama3-8b", CONFIG({
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128, "vocab_size": 128256, "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+        "tie_word_embeddings": false
+    })},
+    {"qwen3-4b", CONFIG({
+        "model_type": "qwen3", "hidden_size": 2560, "intermediate_size": 9728,
+        "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
+        "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "tie_word_embeddings": true
+    })},
+    {"qwen3-30b-a3b", CONFIG({
+        "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+        "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936, "num_experts": 128,
+        "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1,
+        "mlp_only_layers": [], "max_position_embeddings": 40960, "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0, "tie_word_embeddings": false
+    })},
+    {"mixtral-8x7b", CONFIG({
+        "model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "sliding_window": null, "max_position_embeddings": 32768, "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0, "tie_word_embeddings": false
+    })},
+    {"smollm2-135m", CONFIG({
+        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
+        "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+        "vocab_size": 49152, "max_position_embeddings": 8192, "rms_norm_eps": 1e-05,
+        "rope_theta": 100000.0, "tie_word_embeddings": true
+    })},
+    {"tiny-llama", CONFIG({
+        "model_type": "llama", "hidden_size": 256, "intermediate_size": 640,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "vocab_size": 512, "max_position_embeddings": 16384, "tie_word_embeddings": false,
+        "rms_norm_eps": 1e-05, "rope_theta": 10000.0
+    })},
+    {"tiny-mixtral", CONFIG({
+        "model_type": "mixtral", "hidden_size": 128, "intermediate_size": 192,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "vocab_size": 512, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "max_position_embeddings": 16384, "tie_word_embeddings": false, "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0
+    })},
+    {"tiny-qwen3-moe", CONFIG({
+        "model_type": "qwen3_moe", "hidden_size": 128, "intermediate_size": 256,
+        "moe_intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512, "num_experts": 8,
+        "num_experts_per_tok": 2, "norm_topk_prob": true, "mlp_only_layers": [0],
+        "max_position_embeddings": 16384, "tie_word_embeddings": false, "decoder_sparse_step": 1,
+        "rms_norm_eps": 1e-06, "rope_theta": 1000000.0
+    })},
 };
+/* clang-format on */
 
 enum err_code shapes_config(const char *name, json_t **config, struct err *e)
 {
