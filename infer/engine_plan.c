@@ -267,7 +267,10 @@ enum err_code engine_hash_weights(const struct checkpoint *c, const struct hpara
         rc = err_set(e, ERR_NOMEM, "out of memory for %zu hashes", c->n_weights);
         goto out;
     }
-    par_for(kern_threads(k), (int64_t)c->n_weights, digest_weight, &d);
+    /* The threads of a CPU's kern are the user's choice; another device has none of its own. */
+    const bool cpu = strcmp(kern_device(k), "cpu") == 0;
+    par_for(cpu ? kern_threads(k) : par_default_threads(), (int64_t)c->n_weights, digest_weight,
+            &d);
     strbuf_printf(&text, "assay bits 1 %s\n", kern_arith_name(kern_arith(k)));
     put_hparams(&text, hp);
     for (size_t i = 0; i < c->n_weights; i++) {
