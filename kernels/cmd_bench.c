@@ -235,7 +235,7 @@ enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct
     int64_t rounds = 5;
     struct engine_args a = {.bench = {.context = 1024, .seconds = 0.2}};
     struct model_opts how;
-    struct opt opts[11 + MODEL_OPTS_ROWS] = {
+    struct opt opts[12 + MODEL_OPTS_ROWS] = {
         {OPT_FLAG, 0, "json", &json, 0, 0, NULL, NULL, "Print JSON."},
         {OPT_FLAG, 0, "kernels", &kernels, 0, 0, NULL, NULL,
          "kernel by kernel, on the CPU (default)"},
