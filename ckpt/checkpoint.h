@@ -39,6 +39,11 @@ enum ckpt_role {
 const char *ckpt_role_name(enum ckpt_role r);
 bool ckpt_role_find(const char *text, enum ckpt_role *r);
 
+/* Where the rows of one expert begin. */
+struct ckpt_block {
+    const uint8_t *data, *scales, *biases;
+};
+
 struct ckpt_weight {
     const char *name;   /* canonical, with ".weight" or ".bias" */
     const char *stored; /* the name in the container */
@@ -51,6 +56,9 @@ struct ckpt_weight {
     const uint8_t *data;        /* dense rows, packed codes or blocks; maybe unaligned */
     const uint8_t *scales, *biases; /* CKPT_AFFINE: [rows, k/group] of q.scale */
     size_t bytes;                   /* data + scales + biases */
+    /* Experts that lie apart (a tensor each, or gate between up): dim[0] blocks of rows, in order
+     * of the experts; data, scales and biases are NULL then. NULL: all rows lie together. */
+    const struct ckpt_block *blocks;
     enum ckpt_role role;
     int layer;      /* -1: outside the layers */
     int rope_heads; /* GGUF llama q/k: rows are permuted inside this many heads; else 0 */
@@ -66,6 +74,13 @@ int64_t ckpt_weight_rows(const struct ckpt_weight *w);
 /* Stored row that holds canonical row r. (A permuted vector is put in order by
  * ckpt_weight_decode only.) */
 int64_t ckpt_weight_row(const struct ckpt_weight *w, int64_t r);
+/* Where stored row r begins (scales and biases NULL unless affine), and how many rows lie together
+ * from there on. */
+int64_t ckpt_weight_at(const struct ckpt_weight *w, int64_t r, struct ckpt_block *at);
+/* Bytes of one stored row, without scales; 0 when rows are no whole bytes. */
+size_t ckpt_weight_row_bytes(const struct ckpt_weight *w);
+/* Bytes of one stored row's scales, which are those of its biases; 0 unless affine. */
+size_t ckpt_weight_scale_bytes(const struct ckpt_weight *w);
 /* Exact f32 values of canonical rows [row0, row0 + n) into out[n * k]: dense as it is, affine as
  * fmaf(q, s, b), GGML as its reference. ERR_INPUT for a type that cannot be decoded. */
 MUST_USE enum err_code ckpt_weight_decode(const struct ckpt_weight *w, int64_t row0, int64_t n,
@@ -83,6 +98,13 @@ struct checkpoint {
     struct err hp_err;
     struct ckpt_weight *weights; /* sorted by canonical name */
     size_t n_weights;
+    /* Tensors of a checkpoint's other parts, vision and audio: listed, not run, not copied. */
+    struct ckpt_aside {
+        const char *name;
+        uint64_t bytes;
+        int64_t elems;
+    } * asides;
+    size_t n_asides;
     json_t *config;       /* config.json; made from the keys for a GGUF */
     json_t *generation;   /* generation_config.json or NULL */
     char *tokenizer_json; /* text; made from the vocabulary for a GGUF; NULL: none */

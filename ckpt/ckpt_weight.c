@@ -26,6 +26,41 @@ int64_t ckpt_weight_row(const struct ckpt_weight *w, int64_t r)
     return permuted(r, ckpt_weight_rows(w), w->rope_heads);
 }
 
+size_t ckpt_weight_row_bytes(const struct ckpt_weight *w)
+{
+    int64_t k = ckpt_weight_k(w);
+    int elems, bytes;
+    if (w->enc == CKPT_AFFINE)
+        return qformat_row_bytes(w->q, k);
+    if (w->enc == CKPT_DENSE)
+        return k * dtype_bits(w->dtype) % 8 ? 0 : (size_t)(k * dtype_bits(w->dtype) / 8);
+    return ggml_type_block(w->ggml, &elems, &bytes) ? (size_t)(k / elems * bytes) : 0;
+}
+
+size_t ckpt_weight_scale_bytes(const struct ckpt_weight *w)
+{
+    if (w->enc != CKPT_AFFINE)
+        return 0;
+    return (size_t)(ckpt_weight_k(w) / w->q.group) * (size_t)dtype_bits(w->q.scale) / 8;
+}
+
+int64_t ckpt_weight_at(const struct ckpt_weight *w, int64_t r, struct ckpt_block *at)
+{
+    int64_t rows = ckpt_weight_rows(w);
+    *at = (struct ckpt_block){w->data, w->scales, w->biases};
+    if (w->blocks) {
+        rows /= w->dim[0];
+        *at = w->blocks[r / rows];
+        r %= rows;
+    }
+    at->data += (size_t)r * ckpt_weight_row_bytes(w);
+    if (at->scales) {
+        at->scales += (size_t)r * ckpt_weight_scale_bytes(w);
+        at->biases += (size_t)r * ckpt_weight_scale_bytes(w);
+    }
+    return rows - r;
+}
+
 static void decode_dense(enum dtype type, const uint8_t *data, int64_t n, float *out)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -44,19 +79,19 @@ static void decode_dense(enum dtype type, const uint8_t *data, int64_t n, float 
 
 static void decode_affine(const struct ckpt_weight *w, int64_t row, int64_t k, float *out)
 {
-    int64_t groups = k / w->q.group;
-    const uint8_t *codes = w->data + (size_t)row * qformat_row_bytes(w->q, k);
-    for (int64_t g = 0; g < groups; g++) {
-        float s = qformat_scale(w->scales, w->q.scale, row * groups + g);
-        float b = qformat_scale(w->biases, w->q.scale, row * groups + g);
+    struct ckpt_block at;
+    ckpt_weight_at(w, row, &at);
+    for (int64_t g = 0; g < k / w->q.group; g++) {
+        float s = qformat_scale(at.scales, w->q.scale, g);
+        float b = qformat_scale(at.biases, w->q.scale, g);
         for (int64_t i = g * w->q.group; i < (g + 1) * w->q.group; i++)
-            out[i] = fmaf((float)qformat_code(codes, w->q.bits, i), s, b);
+            out[i] = fmaf((float)qformat_code(at.data, w->q.bits, i), s, b);
     }
 }
 
 static bool decode_row(const struct ckpt_weight *w, int64_t row, int64_t k, float *out)
 {
-    int elems, bytes;
+    struct ckpt_block at;
     switch (w->enc) {
     case CKPT_AFFINE:
         decode_affine(w, row, k, out);
@@ -64,11 +99,14 @@ static bool decode_row(const struct ckpt_weight *w, int64_t row, int64_t k, floa
     case CKPT_DENSE:
         if (!dtype_is_float(w->dtype))
             return false;
-        decode_dense(w->dtype, w->data + row * k * (dtype_bits(w->dtype) / 8), k, out);
+        ckpt_weight_at(w, row, &at);
+        decode_dense(w->dtype, at.data, k, out);
         return true;
     default:
-        return ggml_type_block(w->ggml, &elems, &bytes) &&
-               ggml_type_decode(w->ggml, w->data + row * (k / elems) * bytes, k, out);
+        if (ckpt_weight_row_bytes(w) == 0)
+            return false;
+        ckpt_weight_at(w, row, &at);
+        return ggml_type_decode(w->ggml, at.data, k, out);
     }
 }
 

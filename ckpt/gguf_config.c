@@ -53,6 +53,7 @@ static const struct row rows[] = {
     {"expert_feed_forward_length", "moe_intermediate_size", false},
     {"final_logit_softcapping", "final_logit_softcapping", true},
     {"attn_logit_softcapping", "attn_logit_softcapping", true},
+    {"rope.freq_base_swa", "rope_local_base_freq", true},
 };
 
 static enum err_code put_key(json_t *o, const char *key, json_t *v, struct err *e)
@@ -302,6 +303,72 @@ static enum err_code put_family(json_t *o, const char *family, struct err *e)
     return rc;
 }
 
+/* ---- Gemma -------------------------------------------------------------------------------------
+ */
+
+/* Which layers slide: a period, or a bool for each layer. */
+static enum err_code put_layer_types(json_t *o, const struct gguf_meta *m, const char *arch,
+                                     struct err *e)
+{
+    char key[128];
+    int64_t layers = json_integer_value(json_object_get(o, "num_hidden_layers")), period = 0;
+    snprintf(key, sizeof key, "%.60s.attention.sliding_window_pattern", arch);
+    const struct gguf_pair *p = gguf_find(m, key);
+    if (!p || layers < 1 || layers > LIST_MAX)
+        return ERR_OK;
+    bool list = p->type == GGUF_ARRAY;
+    enum err_code rc = list ? ERR_OK : gguf_get_int(m, key, GGUF_REQUIRED, 1, LIST_MAX, &period, e);
+    if (rc == ERR_OK && list && (p->elem != GGUF_BOOL || p->n != (uint64_t)layers))
+        rc = err_set(e, ERR_INPUT, "key '%s': found %llu of %s, expected %lld of bool", key,
+                     (unsigned long long)p->n, gguf_type_name(p->elem), (long long)layers);
+    if (rc != ERR_OK)
+        return rc;
+    json_t *types = json_array();
+    for (int64_t i = 0; types && i < layers; i++) {
+        bool slides = list ? p->data[i] != 0 : (i + 1) % period != 0;
+        json_array_append_new(types, json_string(slides ? "sliding_attention" : "full_attention"));
+    }
+    return put_key(o, "layer_types", types, e);
+}
+
+/* HF's defaults are those of one model: here the keys must be there. No key says norm_topk_prob:
+ * the architecture always makes the weights of the chosen sum to 1. */
+static enum err_code put_experts(json_t *o, const struct gguf_meta *m, const char *arch,
+                                 bool own_width, struct err *e)
+{
+    static const char *const keys[] = {"expert_count", "expert_used_count",
+                                       "expert_feed_forward_length"};
+    enum err_code rc = ERR_OK;
+    for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(keys) - !own_width; i++) {
+        char key[128];
+        int64_t unused = 0;
+        snprintf(key, sizeof key, "%.60s.%s", arch, keys[i]);
+        rc = gguf_get_int(m, key, GGUF_REQUIRED, 1, INT32_MAX, &unused, e);
+    }
+    return rc == ERR_OK && own_width ? put_key(o, "norm_topk_prob", json_true(), e) : rc;
+}
+
+/* No key says query_pre_attn_scalar: it is the head's size but for the 27B models, which loaders
+ * know by their number of layers. */
+static enum err_code put_gemma(json_t *o, const struct gguf_meta *m, const char *arch,
+                               struct err *e)
+{
+    char key[128];
+    const int64_t layers = json_integer_value(json_object_get(o, "num_hidden_layers"));
+    const int64_t heads = json_integer_value(json_object_get(o, "num_attention_heads"));
+    const int64_t d = json_integer_value(json_object_get(o, "hidden_size"));
+    double scalar = (double)json_integer_value(json_object_get(o, "head_dim")), scale = 0;
+    if (layers == (strcmp(arch, "gemma2") == 0 ? 46 : 62) && heads > 0)
+        scalar = (double)(d / heads);
+    snprintf(key, sizeof key, "%.60s.attention.scale", arch);
+    enum err_code rc = gguf_get_double(m, key, GGUF_OPTIONAL, &scale, e);
+    if (rc == ERR_OK && scale > 0)
+        scalar = 1 / (scale * scale);
+    if (rc == ERR_OK && scalar > 0)
+        rc = put_key(o, "query_pre_attn_scalar", json_real(scalar), e);
+    return rc == ERR_OK ? put_layer_types(o, m, arch, e) : rc;
+}
+
 static enum err_code put_tensor_facts(json_t *o, struct container *const *files, size_t n,
                                       struct err *e)
 {
@@ -346,6 +413,11 @@ enum err_code gguf_config_make(struct container *const *files, size_t n_files, j
     rc = put_family(o, family ? family : arch, e);
     for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(rows); i++)
         rc = put_row(o, m, arch, &rows[i], e);
+    if (rc == ERR_OK && (strcmp(arch, "gemma2") == 0 || strcmp(arch, "gemma3") == 0))
+        rc = put_gemma(o, m, arch, e);
+    const bool qwen = family && strcmp(family, "qwen3_moe") == 0;
+    if (rc == ERR_OK && (qwen || (family && strcmp(family, "mixtral") == 0)))
+        rc = put_experts(o, m, arch, qwen, e);
     if (rc == ERR_OK)
         rc = put_rope(o, files, n_files, arch, e);
     if (rc == ERR_OK)

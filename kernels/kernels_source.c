@@ -87,6 +87,8 @@ enum err_code kern_source_init(struct kern_source *s, const struct ckpt_weight *
 static const struct ckpt_weight *find_row(const struct kern_source *s, int64_t *r)
 {
     int i = 0;
+    if (s->n == 1)
+        return s->parts[0];
     while (*r >= ckpt_weight_rows(s->parts[i]))
         *r -= ckpt_weight_rows(s->parts[i++]);
     return s->parts[i];
@@ -100,19 +102,18 @@ void kern_source_affine_row(const struct kern_source *s, int64_t r, uint8_t *cod
         ggml_affine_rows(w, s->q, r, 1, codes, scales, biases);
         return;
     }
-    size_t code_bytes = qformat_row_bytes(s->q, s->k);
-    size_t n = (size_t)(s->k / s->q.group), at = (size_t)ckpt_weight_row(w, r);
-    size_t stored = (size_t)dtype_bits(w->q.scale) / 8;
-    memcpy(codes, w->data + at * code_bytes, code_bytes);
-    const uint8_t *sc = w->scales + at * n * stored, *bi = w->biases + at * n * stored;
+    struct ckpt_block at;
+    size_t stored = ckpt_weight_scale_bytes(w);
+    ckpt_weight_at(w, ckpt_weight_row(w, r), &at);
+    memcpy(codes, at.data, qformat_row_bytes(s->q, s->k));
     if (w->q.scale == s->q.scale) {
-        memcpy(scales, sc, n * stored);
-        memcpy(biases, bi, n * stored);
+        memcpy(scales, at.scales, stored);
+        memcpy(biases, at.biases, stored);
         return;
     }
-    for (size_t i = 0; i < n; i++) {
-        store_u32(scales + 4 * i, f32_bits(qformat_scale(sc, w->q.scale, (int64_t)i)));
-        store_u32(biases + 4 * i, f32_bits(qformat_scale(bi, w->q.scale, (int64_t)i)));
+    for (int64_t i = 0; i < s->k / s->q.group; i++) {
+        store_u32(scales + 4 * i, f32_bits(qformat_scale(at.scales, w->q.scale, i)));
+        store_u32(biases + 4 * i, f32_bits(qformat_scale(at.biases, w->q.scale, i)));
     }
 }
 
@@ -122,7 +123,8 @@ enum err_code kern_source_dense_row(const struct kern_source *s, int64_t r, void
     const struct ckpt_weight *w = find_row(s, &r);
     if (w->enc == CKPT_GGML)
         return ckpt_weight_decode(w, r, 1, out, e);
-    size_t bytes = (size_t)s->k * (size_t)dtype_bits(s->dtype) / 8;
-    memcpy(out, w->data + (size_t)ckpt_weight_row(w, r) * bytes, bytes);
+    struct ckpt_block at;
+    ckpt_weight_at(w, ckpt_weight_row(w, r), &at);
+    memcpy(out, at.data, ckpt_weight_row_bytes(w));
     return ERR_OK;
 }

@@ -210,10 +210,14 @@ static void drop(const struct pack *p, const uint8_t *data, size_t bytes)
 static void drop_source(const struct pack *p, const struct plan_item *it, int64_t row0, int64_t n)
 {
     const struct ckpt_weight *w = it->w;
-    if (w->rope_heads || w->enc == CKPT_AFFINE || !w->data || !it->rows)
+    const size_t row = ckpt_weight_row_bytes(w);
+    if (w->rope_heads || w->enc == CKPT_AFFINE)
         return;
-    size_t row = w->bytes / (size_t)it->rows;
-    drop(p, w->data + (size_t)row0 * row, (size_t)n * row);
+    for (int64_t some; n > 0; row0 += some, n -= some) {
+        struct ckpt_block at;
+        some = MIN2(n, ckpt_weight_at(w, row0, &at));
+        drop(p, at.data, (size_t)some * row);
+    }
 }
 
 static enum err_code do_run(struct pack *p, const struct task *t, struct pack_scratch *s,

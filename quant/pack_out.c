@@ -13,7 +13,7 @@
 enum err_code pack_name(const struct plan *p, const struct plan_item *it, char out[CKPT_NAME_MAX],
                         struct err *e)
 {
-    if (!names_to_mlx(p->ckpt->hp.family, it->w->name, out))
+    if (!names_to_mlx(p->ckpt->hp.family, p->ckpt->hp.wrapped, it->w->name, out))
         return err_set(e, ERR_INPUT, "tensor %s: name is longer than %d bytes", it->w->name,
                        CKPT_NAME_MAX - 1);
     if (it->packed && str_ends(out, ".weight"))

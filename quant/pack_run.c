@@ -27,7 +27,7 @@ static enum err_code reserve(struct pack_scratch *s, size_t elems, struct err *e
 
 bool pack_run_is_plain_copy(const struct plan_item *it)
 {
-    return it->action == PLAN_COPY && it->w->rope_heads == 0;
+    return it->action == PLAN_COPY && it->w->rope_heads == 0 && !it->w->blocks;
 }
 
 void pack_run_decode(struct qformat q, int64_t k, int64_t n, const uint8_t *codes,
@@ -49,9 +49,17 @@ static void copy_rows(const struct plan_item *it, int64_t row0, int64_t n,
                       const struct pack_dest *to)
 {
     size_t bytes = (size_t)it->code_bytes / (size_t)it->rows; /* dense rows are whole bytes */
-    for (int64_t r = row0; r < row0 + n; r++)
-        memcpy(to->codes + (size_t)(r - to->first) * bytes,
-               it->w->data + (size_t)ckpt_weight_row(it->w, r) * bytes, bytes);
+    size_t scales = (size_t)it->scale_bytes / (size_t)it->rows;
+    for (int64_t r = row0; r < row0 + n; r++) {
+        struct ckpt_block at;
+        size_t i = (size_t)(r - to->first);
+        ckpt_weight_at(it->w, ckpt_weight_row(it->w, r), &at);
+        memcpy(to->codes + i * bytes, at.data, bytes);
+        if (scales) {
+            memcpy(to->scales + i * scales, at.scales, scales);
+            memcpy(to->biases + i * scales, at.biases, scales);
+        }
+    }
 }
 
 static enum err_code finite_or_refuse(const float *v, int64_t n, int64_t first, struct err *e)
@@ -122,10 +130,12 @@ static enum err_code find_affine(const struct ckpt_weight *w, int64_t k, int64_t
     if (!*found)
         return ERR_OK;
     if (w->enc == CKPT_AFFINE) {
+        struct ckpt_block at;
+        ckpt_weight_at(w, row0, &at);
         a->q = w->q;
-        a->codes = w->data + (size_t)row0 * qformat_row_bytes(a->q, k);
-        a->scales = w->scales + (size_t)row0 * scale_row_bytes(a->q, k);
-        a->biases = w->biases + (size_t)row0 * scale_row_bytes(a->q, k);
+        a->codes = at.data;
+        a->scales = at.scales;
+        a->biases = at.biases;
         return ERR_OK;
     }
     size_t codes = (size_t)n * qformat_row_bytes(a->q, k);
@@ -208,8 +218,10 @@ static enum err_code encode_rows(const struct plan_item *it, enum affine_isa isa
                              .biases = to->biases + at * row_scales};
     enum err_code rc = ERR_OK;
     if (w->enc == CKPT_DENSE && !w->rope_heads && !w->minus_one) {
+        struct ckpt_block from;
+        ckpt_weight_at(w, row0, &from);
         run.source = w->dtype;
-        run.data = w->data + (size_t)(row0 * it->k) * (size_t)dtype_bits(w->dtype) / 8;
+        run.data = from.data;
     } else {
         rc = ckpt_weight_decode(w, row0, n, s->source, e);
     }
@@ -222,9 +234,10 @@ static enum err_code encode_rows(const struct plan_item *it, enum affine_isa isa
                     (long long)(bad / it->k), (long long)(bad % it->k));
 }
 
-enum err_code pack_run(const struct plan_item *it, enum affine_isa isa, int64_t row0, int64_t n,
-                       const struct pack_dest *to, struct pack_scratch *s, struct errstat *st,
-                       struct err *e)
+/* Rows that lie together. */
+static enum err_code run_together(const struct plan_item *it, enum affine_isa isa, int64_t row0,
+                                  int64_t n, const struct pack_dest *to, struct pack_scratch *s,
+                                  struct errstat *st, struct err *e)
 {
     if (it->action == PLAN_COPY) {
         copy_rows(it, row0, n, to);
@@ -243,4 +256,18 @@ enum err_code pack_run(const struct plan_item *it, enum affine_isa isa, int64_t 
     default:
         return encode_rows(it, isa, row0, n, to, s, st, e);
     }
+}
+
+enum err_code pack_run(const struct plan_item *it, enum affine_isa isa, int64_t row0, int64_t n,
+                       const struct pack_dest *to, struct pack_scratch *s, struct errstat *st,
+                       struct err *e)
+{
+    enum err_code rc = ERR_OK;
+    for (int64_t at = row0, some; rc == ERR_OK && at < row0 + n; at += some) {
+        struct ckpt_block unused;
+        some = it->w->blocks ? ckpt_weight_at(it->w, at, &unused) : n;
+        some = MIN2(some, row0 + n - at);
+        rc = run_together(it, isa, at, some, to, s, st, e);
+    }
+    return rc;
 }

@@ -17,11 +17,6 @@ static int load_threads(void)
 /* ---- sizes ------------------------------------------------------------------------------------
  */
 
-static int64_t n_scales(const struct ckpt_weight *w)
-{
-    return ckpt_weight_rows(w) * (ckpt_weight_k(w) / w->q.group);
-}
-
 /* bf16 scales occur in affine parts only, whose arrays can be looked at as they are. */
 static enum cuda_scale choose_scale(const struct kern_source *s)
 {
@@ -34,10 +29,13 @@ static enum cuda_scale choose_scale(const struct kern_source *s)
     enum cuda_scale all = CUDA_SCALE_LOW;
     for (int i = 0; i < s->n; i++) {
         const struct ckpt_weight *w = s->parts[i];
-        enum cuda_scale one = CUDA_SCALE_BF16;
-        if (w->enc == CKPT_AFFINE)
-            one = cuda_order_choose(w->scales, n_scales(w), s->q.bits);
-        all = MAX2(all, one);
+        if (w->enc != CKPT_AFFINE)
+            return CUDA_SCALE_BF16;
+        for (int64_t r = 0, n; r < ckpt_weight_rows(w); r += n) {
+            struct ckpt_block at;
+            n = ckpt_weight_at(w, r, &at);
+            all = MAX2(all, cuda_order_choose(at.scales, n * (s->k / s->q.group), s->q.bits));
+        }
     }
     return all;
 }
