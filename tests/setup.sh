@@ -3,7 +3,7 @@
 
 packages_build="build-essential cmake ninja-build pkg-config libarchive-dev zlib1g-dev
   libjansson-dev libpcre2-dev libutf8proc-dev libcyaml-dev libyaml-dev libssl-dev uthash-dev
-  python3 python3-venv ca-certificates"
+  libsqlite3-dev python3 python3-venv ca-certificates"
 packages_check="check libsubunit-dev clang clang-format libclang-rt-14-dev libomp-14-dev xz-utils
   zip"
 
