@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/hash.h"
 #include "evals/report.h"
 
 void report_number(struct strbuf *out, double v, int digits)
@@ -111,12 +112,26 @@ static void put_interval(struct strbuf *out, const char *key, struct stats_inter
     strbuf_putc(out, '}');
 }
 
+/* What was forced, as 16 digits: the prompt with its earlier turns, then the reference's tokens.
+ * Two reports can be held against each other answer by answer where this is equal. */
+static void put_text_hash(struct strbuf *out, const char *prompt, const struct position *p,
+                          size_t n)
+{
+    uint64_t hash = 0;
+    uint64_t i = 0;
+    for (; prompt[i]; i++)
+        hash += hash_row_word(i, (unsigned char)prompt[i]);
+    for (size_t k = 0; k < n; k++)
+        hash += hash_row_word(i + k, (uint32_t)p[k].token);
+    strbuf_printf(out, ",\"forced\":{\"text\":\"%016llx\"", (unsigned long long)hash);
+}
+
 /* Sums over the finite positions of one record; *at moves past it. 9 digits: what is subtracted
  * later must not be rounding. */
 static void put_losses(struct strbuf *out, const struct pair *p, size_t record, size_t *at)
 {
     double kl = 0, nll_diff = 0;
-    size_t n = 0, agree = 0;
+    size_t n = 0, agree = 0, first = *at;
     for (; *at < p->n_positions && (size_t)p->positions[*at].record == record; ++*at) {
         const struct position *q = &p->positions[*at];
         if (!q->finite)
@@ -126,9 +141,9 @@ static void put_losses(struct strbuf *out, const struct pair *p, size_t record, 
         kl += q->kl;
         nll_diff += q->var_nll - q->ref_nll;
     }
-    strbuf_printf(out,
-                  ",\"forced\":{\"positions\":%zu,\"agree\":%zu,\"kl\":%.9g,\"nll_diff\":%.9g}", n,
-                  agree, kl, nll_diff);
+    put_text_hash(out, p->ref->trace->records[record].prompt, p->positions + first, *at - first);
+    strbuf_printf(out, ",\"positions\":%zu,\"agree\":%zu,\"kl\":%.9g,\"nll_diff\":%.9g}", n, agree,
+                  kl, nll_diff);
 }
 
 static void put_parting(struct strbuf *out, const struct pair *p, size_t i, size_t *at)

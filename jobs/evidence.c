@@ -105,7 +105,7 @@ static enum err_code read_interval(const json_t *forced, const char *key, struct
 
 static enum err_code read_answer(const json_t *o, struct answer_loss *a, struct err *e)
 {
-    const char *id = NULL;
+    const char *id = NULL, *text = NULL;
     int64_t turn = 0;
     json_t *forced = NULL;
     enum err_code rc = json_get_string(o, "custom_id", JSON_REQUIRED, &id, e);
@@ -113,6 +113,8 @@ static enum err_code read_answer(const json_t *o, struct answer_loss *a, struct 
         rc = json_get_int(o, "turn", JSON_REQUIRED, 0, INT32_MAX, &turn, e);
     if (rc == ERR_OK)
         rc = json_get_object(o, "forced", JSON_REQUIRED, &forced, e);
+    if (rc == ERR_OK)
+        rc = json_get_string(forced, "text", JSON_REQUIRED, &text, e);
     if (rc == ERR_OK)
         rc = json_get_double(forced, "positions", JSON_REQUIRED, 0, 1e15, &a->positions, e);
     if (rc == ERR_OK)
@@ -123,6 +125,7 @@ static enum err_code read_answer(const json_t *o, struct answer_loss *a, struct 
         rc = json_get_double(forced, "nll_diff", JSON_REQUIRED, -1e300, 1e300, &a->nll_diff, e);
     if (rc != ERR_OK)
         return rc;
+    snprintf(a->text, sizeof a->text, "%s", text);
     if (turn)
         snprintf(a->id, sizeof a->id, "%.100s#%lld", id, (long long)turn);
     else

@@ -45,6 +45,7 @@ struct judgement {
 /* One answer of the reference, forced through the variant. */
 struct answer_loss {
     char id[128];                          /* custom_id, and #turn after the first turn */
+    char text[17];                         /* hash of what was forced */
     double positions, kl, agree, nll_diff; /* counts and sums over positions */
 };
 

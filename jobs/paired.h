@@ -23,9 +23,9 @@ MUST_USE enum err_code paired_speed(const struct speed_round *rounds, const size
 
 enum paired_loss { PAIRED_KL, PAIRED_DISAGREE, PAIRED_NLL };
 
-/* Mean loss a position now minus then, over the answers that both have, with an interval by
- * resampling answers: its ends are such that one noise-only comparison in a thousand lies above
- * lo > 0. *n is how many answers both have. */
+/* Mean loss a position now minus then, over the answers in which the same text was forced; *n is
+ * how many those are. The interval is clustered by answer; its lower end lies above 0 in less than
+ * 1 of 300 comparisons without a change. With few answers its ends are NaN. Needs memory. */
 MUST_USE enum err_code paired_quality(const struct quality *base, const struct quality *now,
                                       enum paired_loss what, struct stats_interval *out, size_t *n,
                                       struct err *e);

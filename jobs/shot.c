@@ -95,8 +95,9 @@ static enum err_code read_shot(struct work *w, const char *out, const char *trac
     sha256_of(both, strlen(both), digest);
     sha256_hex(digest, s->hash.hash);
     rc = json_read(summary, &o, w->e);
-    if (rc == ERR_OK)
-        rc = json_get_double(o, "seconds", JSON_REQUIRED, 0, 1e12, &s->seconds, w->e);
+    if (rc != ERR_OK)
+        return rc;
+    rc = json_get_double(o, "seconds", JSON_REQUIRED, 0, 1e12, &s->seconds, w->e);
     if (rc == ERR_OK)
         rc = json_get_double(o, "prompt_tokens", JSON_REQUIRED, 0, 1e15, &prompt, w->e);
     if (rc == ERR_OK)

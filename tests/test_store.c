@@ -48,7 +48,7 @@ static int64_t add_run(struct store *s, const char *const *names, const enum ver
     ck_assert_msg(store_begin(s, &r, &e) == ERR_OK, "%s", e.text);
     ck_assert(store_environment(s, r.id, "machine", "m", &e) == ERR_OK);
     for (size_t i = 0; i < n; i++) {
-        struct answer_loss a = {"a", 10, kl * 10, 9, 0};
+        struct answer_loss a = {"a", "", 10, kl * 10, 9, 0};
         struct speed_round rounds[2] = {{1, 2, 3}, {4, 5, 6}};
         struct cell_result c = {.name = names[i], .definition = "d", .verdict = verdicts[i]};
         c.now.quality = (struct quality){.answers = &a, .n = 1};
