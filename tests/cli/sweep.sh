@@ -72,7 +72,7 @@ C
 }
 if [ -x /usr/sbin/cron ] && [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
     start_cron
-    trap 'kill "$cron_pid" 2>/dev/null; chmod -R u+w "$work"; rm -rf "$work"' EXIT
+    trap '[ -z "$cron_pid" ] || kill "$cron_pid" 2>/dev/null; chmod -R u+w "$work"; rm -rf "$work"' EXIT
 fi
 
 # ---- a first run, accepting, a second -------------------------------------------------------------
@@ -134,6 +134,9 @@ stand_in slow '"$assay" "$@" >"$work/slow.$$"; code=$?
 stand_in even '"$assay" "$@" >"$work/slow.$$"; code=$?
     [ $1 = infer ] && sed "s/\"seconds\": .*/\"seconds\": 1.0/" "$work/slow.$$" || cat "$work/slow.$$"
     exit $code'
+stand_in flaky "\"\$assay\" \"\$@\" >\"\$work/slow.\$\$\" || exit; [ \$1 = infer ] || exit 0
+    sed 's/\"seconds\": .*/\"seconds\": 1.0/' \"\$work/slow.\$\$\"
+    $find_out; case \$out in *round-2-now.jsonl) sed -i '1s/created\":0/created\":1/' \"\$out\";; esac"
 stand_in crash '[ $1 = infer ] && kill -SEGV $$; exec "$assay" "$@"'
 stand_in hang '[ $1 = infer ] && sleep 100; exec "$assay" "$@"'
 stand_in later '[ $1 = infer ] && [ ! -e "$work/once" ] && { : >"$work/once"; exit 75; }; exec "$assay" "$@"'
@@ -178,6 +181,9 @@ ends "the accepted program itself" 0 assay sweep v.yaml --program ./even
 found "the accepted program itself" UNRESOLVED
 ends "speed: red" 1 assay sweep v.yaml --program ./slow
 says "speed: red" FAILED "100.0 % slower"
+ends "a run for time that gives other answers" 6 assay sweep v.yaml --program ./flaky
+says "a run for time that gives other answers" "round 2 now"
+ends "speed: red again" 1 assay sweep v.yaml --program ./slow
 ends "accept the slow" 0 assay sweep accept v.yaml --why slow
 ends "speed: quicker" 0 assay sweep v.yaml --program ./even
 found "speed: quicker" IMPROVED
@@ -210,15 +216,25 @@ ends "a cell of the baseline is lost, one is new" 1 assay sweep t.yaml
 says "a cell of the baseline is lost, one is new" MISSING "no longer in the sweep" "NO BASELINE"
 
 # ---- one lock, interruptions ----------------------------------------------------------------------
-stand_in wait '[ $1 = infer ] && { : >"$work/waiting"; sleep 100; }; exec "$assay" "$@"'
+stand_in wait '[ $1 = infer ] && { echo $$ >"$work/waiting"; exec sleep 100; }; exec "$assay" "$@"'
+# has_ended PID: no such process, or one that nobody has collected yet.
+has_ended()
+{
+    for _ in $(seq 50); do
+        grep -q '^State:.[^Z]' "/proc/$1/status" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    return 1
+}
 assay sweep b.yaml --program ./wait 2>first.said &
 runner=$!
-for _ in $(seq 100); do [ -e waiting ] && break; sleep 0.1; done
+for _ in $(seq 100); do [ -s waiting ] && break; sleep 0.1; done
 ends "two runs on one folder" 75 assay sweep b.yaml
 says "two runs on one folder" "another run is at work"
 ends "accept beside a run" 75 assay sweep accept b.yaml --why x
 kill -TERM $runner
 ends "SIGTERM" 75 wait $runner
+ends "its child has ended" 0 has_ended "$(cat waiting)"
 ends "history tells" 0 assay sweep history b.yaml
 cp .stdout .stderr
 says "history tells" INTERRUPTED "exit  70"
@@ -226,9 +242,10 @@ rm waiting
 sed -i 's/seconds: 2/seconds: 60/' b.yaml
 assay sweep b.yaml --program ./wait 2>/dev/null &
 runner=$!
-for _ in $(seq 100); do [ -e waiting ] && break; sleep 0.1; done
+for _ in $(seq 100); do [ -s waiting ] && break; sleep 0.1; done
 kill -KILL $runner
 wait $runner 2>/dev/null
+ends "a killed sweep takes its child along" 0 has_ended "$(cat waiting)"
 ends "a run after one that was killed" 0 assay sweep b.yaml
 assay sweep history b.yaml >.stderr
 says "the killed one has no end" UNFINISHED
@@ -311,6 +328,7 @@ fi
 if [ "$cron_pid" ]; then
     for _ in $(seq 90); do [ -s night.code ] && [ -s lost.code ] && [ -s night.env ] && break; sleep 1; done
     kill "$cron_pid"
+    cron_pid=
     ends "cron: exit code 0 and not a word" 0 test "$(head -1 night.code)" = 0 -a ! -s night.said
     ends "cron: a report" 0 test -s night.sweep/report/report.html
     ends "cron: its environment is bare" 1 grep -E '^(OMP_NUM_THREADS|LD_LIBRARY_PATH)=' night.env
