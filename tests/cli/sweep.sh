@@ -47,7 +47,8 @@ found()
 }
 silent()
 {
-    ends "$1: nothing is said" 0 test ! -s .stdout -a ! -s .stderr
+    cat .stdout .stderr >.said # a check empties both
+    ends "$1: nothing is said" 0 test ! -s .said
 }
 
 # ---- cron: begun first, looked at last. @reboot runs when the daemon starts, without the wait for a
@@ -206,6 +207,10 @@ ends "no model" 3 assay sweep lost_model.yaml -o no_model.sweep
 says "no model" MISSING "nowhere" "run ./demo first"
 cp no_model.sweep/sweep.prom .stderr
 says "no success yet" 'last_success_timestamp_seconds{sweep="lost_model.yaml"} 0'
+cp -r "$root/recipes" recipes
+rm -rf recipes/sweeps/*.sweep
+ends "the nightly sweep without the demo" 3 assay sweep recipes/sweeps/nightly.yaml
+says "the nightly sweep without the demo" "run ./demo first" "3 MISSING"
 sheet time "$asis, $q4" '' 'limits: {total_seconds: 1, retries: 0}'
 stand_in tardy '[ $1 = infer ] && sleep 0.6; exec "$assay" "$@"'
 ends "the time is over" 5 assay sweep time.yaml --program ./tardy
