@@ -119,6 +119,7 @@ enum err_code shot_run(struct work *w, const char *program, const struct path *p
     snprintf(s->hash.label, sizeof s->hash.label, "%s", label);
     if (rc == ERR_OK) {
         shot_args(w, program, p, out, trace, &a);
+        child_arg(&a, "--force"); /* what an attempt before this one left */
         if (cell_child(w->run, &a, summary, log, "0", w->r, &code, &rc, w->e)) {
             struct err why = {.text = ""};
             struct err *own = w->e;

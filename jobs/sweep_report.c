@@ -158,9 +158,11 @@ enum err_code sweep_report_junit(const struct sweep_report *r, struct strbuf *ou
     size_t n = 0;
     for (size_t i = 0; cases && messages && i < r->n; i++) {
         const struct store_cell *c = &r->cells[i];
-        if (c->verdict == VERDICT_MISSING || c->verdict == VERDICT_BROKEN) {
+        if (c->verdict == VERDICT_MISSING || c->verdict == VERDICT_BROKEN ||
+            c->verdict == VERDICT_SKIPPED) {
             snprintf(messages[n], sizeof messages[n], "%s: %s", verdict_name(c->verdict), c->words);
-            cases[n] = (struct junit_case){c->name, "cell", JUNIT_ERROR, messages[n], c->words};
+            cases[n] =
+                (struct junit_case){c->name, "cell", junit_of(c->verdict), messages[n], c->words};
             n++;
         }
         for (int g = 0; g < GATE_COUNT; g++) {

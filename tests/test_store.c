@@ -214,6 +214,24 @@ START_TEST(accepting_records_what_changed)
 }
 END_TEST
 
+START_TEST(objects_of_baselines_and_late_runs_are_used)
+{
+    struct store *s = open_new(test_path(test_folder(), "sweep.db"));
+    struct err e = {.text = ""};
+    add_run(s, two, good, 2, 1, "t1", true);
+    ck_assert(accept(s, "m/a", &e) == ERR_OK);
+    add_run(s, two, good, 2, 1, "t2", true);
+    add_run(s, two, good, 2, 1, "t3", true);
+    ck_assert(store_uses(s, "t1", 1));
+    ck_assert(!store_uses(s, "t2", 1));
+    ck_assert(store_uses(s, "t2", 2));
+    ck_assert(store_uses(s, "t3", 1));
+    ck_assert(store_uses(s, "p", 1));
+    ck_assert(!store_uses(s, "other", 99));
+    store_close(s);
+}
+END_TEST
+
 START_TEST(what_did_not_work_is_not_accepted)
 {
     struct store *s = open_new(test_path(test_folder(), "sweep.db"));
@@ -329,6 +347,7 @@ Suite *test_suite(void)
     tcase_add_test(t, an_older_store_is_migrated);
     tcase_add_test(t, stores_of_others_are_left_alone);
     tcase_add_test(t, accepting_records_what_changed);
+    tcase_add_test(t, objects_of_baselines_and_late_runs_are_used);
     tcase_add_test(t, what_did_not_work_is_not_accepted);
     tcase_add_test(t, a_baseline_of_another_form_is_refused_and_replaced);
     tcase_add_test(t, a_folder_of_others_is_left_alone);

@@ -198,6 +198,8 @@ says "a crash" BROKEN "signal 11"
 ends "a hang" 5 assay sweep b.yaml --program ./hang
 says "a hang" BROKEN "stopped at its limit of 2 s"
 ends "a failure that passes over" 0 assay sweep b.yaml --program ./later
+stand_in half '"$assay" "$@"; code=$?; [ $1 = infer ] && [ ! -e "$work/half.once" ] && { : >"$work/half.once"; exit 75; }; exit $code'
+ends "a failure that left its output" 0 assay sweep b.yaml --program ./half
 ends "a failure that stays" 5 assay sweep b.yaml --program ./never
 says "a failure that stays" "exit code 5 after 2 attempts: no disk"
 ends "failed requests" 4 assay sweep b.yaml --program ./wrong
@@ -215,6 +217,8 @@ sheet time "$asis, $q4" '' 'limits: {total_seconds: 1, retries: 0}'
 stand_in tardy '[ $1 = infer ] && sleep 0.6; exec "$assay" "$@"'
 ends "the time is over" 5 assay sweep time.yaml --program ./tardy
 says "the time is over" SKIPPED "1 s were over"
+cp time.sweep/report/junit.xml .stderr
+says "the time is over" '<skipped message="SKIPPED: the run'
 sheet=t
 sed -i 's/asis/renamed/' t.yaml
 ends "a cell of the baseline is lost, one is new" 1 assay sweep t.yaml
