@@ -62,6 +62,9 @@ MUST_USE enum err_code io_dir_out_open(struct io_dir_out **d, const char *path, 
 const char *io_dir_out_path(const struct io_dir_out *d); /* where to write; borrowed */
 MUST_USE enum err_code io_dir_out_commit(struct io_dir_out *d, struct err *e);
 void io_dir_out_abort(struct io_dir_out *d);
+/* Removes a file, or a folder with all it holds; links are removed, not followed. Not being there
+ * is fine. */
+MUST_USE enum err_code io_remove_tree(const char *path, struct err *e);
 
 /* ---- lines ---------------------------------------------------------------------------------- */
 struct io_lines;

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/hash.h"
 #include "evals/report.h"
 
 void report_number(struct strbuf *out, double v, int digits)
@@ -111,7 +112,41 @@ static void put_interval(struct strbuf *out, const char *key, struct stats_inter
     strbuf_putc(out, '}');
 }
 
-static void put_parting(struct strbuf *out, const struct pair *p, size_t i)
+/* What was forced, as 16 digits: the prompt with its earlier turns, then the reference's tokens.
+ * Two reports can be held against each other answer by answer where this is equal. */
+static void put_text_hash(struct strbuf *out, const char *prompt, const struct position *p,
+                          size_t n)
+{
+    uint64_t hash = 0;
+    uint64_t i = 0;
+    for (; prompt[i]; i++)
+        hash += hash_row_word(i, (unsigned char)prompt[i]);
+    for (size_t k = 0; k < n; k++)
+        hash += hash_row_word(i + k, (uint32_t)p[k].token);
+    strbuf_printf(out, ",\"forced\":{\"text\":\"%016llx\"", (unsigned long long)hash);
+}
+
+/* Sums over the finite positions of one record; *at moves past it. 9 digits: what is subtracted
+ * later must not be rounding. */
+static void put_losses(struct strbuf *out, const struct pair *p, size_t record, size_t *at)
+{
+    double kl = 0, nll_diff = 0;
+    size_t n = 0, agree = 0, first = *at;
+    for (; *at < p->n_positions && (size_t)p->positions[*at].record == record; ++*at) {
+        const struct position *q = &p->positions[*at];
+        if (!q->finite)
+            continue;
+        n++;
+        agree += q->ref_best == q->var_best;
+        kl += q->kl;
+        nll_diff += q->var_nll - q->ref_nll;
+    }
+    put_text_hash(out, p->ref->trace->records[record].prompt, p->positions + first, *at - first);
+    strbuf_printf(out, ",\"positions\":%zu,\"agree\":%zu,\"kl\":%.9g,\"nll_diff\":%.9g}", n, agree,
+                  kl, nll_diff);
+}
+
+static void put_parting(struct strbuf *out, const struct pair *p, size_t i, size_t *at)
 {
     const struct parting *q = &p->partings[i];
     const struct trace_record *r = &p->ref->trace->records[i];
@@ -124,6 +159,8 @@ static void put_parting(struct strbuf *out, const struct pair *p, size_t i)
                   r->n, p->var->trace->records[i].n, q->ref_token, q->var_token);
     put_figure(out, "ref_margin", (double)q->ref_margin);
     put_figure(out, "var_margin", (double)q->var_margin);
+    if (p->forced)
+        put_losses(out, p, i, at);
     strbuf_putc(out, '}');
 }
 
@@ -155,10 +192,11 @@ static void put_pair(struct strbuf *out, const struct pair *p)
         strbuf_putc(out, '}');
     }
     strbuf_puts(out, ",\"per_answer\":[");
+    size_t at = 0;
     for (size_t i = 0; i < p->n_records; i++) {
         if (i)
             strbuf_putc(out, ',');
-        put_parting(out, p, i);
+        put_parting(out, p, i, &at);
     }
     strbuf_puts(out, "]}");
 }

@@ -118,6 +118,17 @@ static void on_progress(void *ctx, uint64_t requests, uint64_t tokens)
     w->requests = requests;
 }
 
+/* What a batch came to, for programs: the one place of its figures in time. */
+static enum err_code print_batch(const struct batch_result *r, double seconds, struct err *e)
+{
+    return cmd_print_json(json_pack("{s:I,s:I,s:I,s:I,s:I,s:f}", "answered", (json_int_t)r->n_ok,
+                                    "failed", (json_int_t)r->n_failed, "kept",
+                                    (json_int_t)r->n_kept, "prompt_tokens",
+                                    (json_int_t)r->prompt_tokens, "new_tokens",
+                                    (json_int_t)r->new_tokens, "seconds", seconds),
+                          e);
+}
+
 static enum err_code run_batch(const struct args *a, const struct engine_options *eo,
                                const struct prompt_defaults *d, const struct cmd_env *env,
                                struct err *e)
@@ -160,6 +171,8 @@ static enum err_code run_batch(const struct args *a, const struct engine_options
                  (unsigned long long)res.n_ok, (unsigned long long)res.n_failed,
                  (unsigned long long)res.n_kept, (unsigned long long)res.prompt_tokens,
                  (unsigned long long)res.new_tokens, s);
+        enum err_code print = a->json ? print_batch(&res, s, rc == ERR_OK ? e : NULL) : ERR_OK;
+        rc = rc == ERR_OK ? print : rc;
     }
     return rc;
 }
