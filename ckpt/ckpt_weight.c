@@ -19,11 +19,44 @@ static int64_t permuted(int64_t r, int64_t n, int heads)
     return h * head_dim + 2 * (in % half) + in / half;
 }
 
+#define GLOBAL_UNIT 2688.0f /* MLX stores global scales times this: 448 * 6 */
+
+int64_t ckpt_weight_n_globals(const struct ckpt_weight *w)
+{
+    if (!w->globals)
+        return 0;
+    return w->n_dim > 2 ? ckpt_weight_rows(w) / w->dim[w->n_dim - 2] : 1;
+}
+
+float ckpt_weight_global(const struct ckpt_weight *w, int64_t r)
+{
+    if (!w->globals)
+        return 1;
+    return load_f32(w->globals + 4 * (w->n_dim > 2 ? r / w->dim[w->n_dim - 2] : 0)) / GLOBAL_UNIT;
+}
+
 int64_t ckpt_weight_row(const struct ckpt_weight *w, int64_t r)
 {
+    if (w->row_step)
+        return r * w->row_step + w->row_first;
     if (w->rope_heads == 0 || w->n_dim < 2)
         return r;
     return permuted(r, ckpt_weight_rows(w), w->rope_heads);
+}
+
+void ckpt_weight_stored_row(const struct ckpt_weight *w, int64_t r, void *out)
+{
+    size_t size = (size_t)dtype_bits(w->dtype) / 8, k = (size_t)ckpt_weight_k(w);
+    const struct ckpt_strides *at = w->strides;
+    if (!at) {
+        memcpy(out, w->data + (size_t)ckpt_weight_row(w, r) * k * size, k * size);
+        return;
+    }
+    int64_t first = at->first + r / at->rows * at->matrix + r % at->rows * at->row;
+    const uint8_t *from = w->data + (size_t)first * size;
+    size_t step = (size_t)at->step * size;
+    for (size_t i = 0; i < k; i++, from += step)
+        memcpy((uint8_t *)out + i * size, from, size);
 }
 
 static void decode_dense(enum dtype type, const uint8_t *data, int64_t n, float *out)
@@ -54,16 +87,47 @@ static void decode_affine(const struct ckpt_weight *w, int64_t row, int64_t k, f
     }
 }
 
-static bool decode_row(const struct ckpt_weight *w, int64_t row, int64_t k, float *out)
+/* r: the canonical row. */
+static void decode_mx(const struct ckpt_weight *w, int64_t r, int64_t k, float *out)
+{
+    int64_t groups = k / w->q.group, row = ckpt_weight_row(w, r);
+    const uint8_t *codes = w->data + (size_t)row * qformat_row_bytes(w->q, k);
+    float global = ckpt_weight_global(w, r);
+    for (int64_t g = 0; g < groups; g++) {
+        float s = qformat_scale(w->scales, w->q.scale, row * groups + g) * global;
+        for (int64_t i = g * w->q.group; i < (g + 1) * w->q.group; i++)
+            out[i] = qformat_element(w->q.bits, qformat_code(codes, w->q.bits, i)) * s;
+    }
+}
+
+/* Elements of a part of a tensor are brought together at the end of `out`, where decoding does not
+ * overtake them. */
+static void decode_strided(const struct ckpt_weight *w, int64_t r, int64_t k, float *out)
+{
+    uint8_t *stored = (uint8_t *)(out + k) - k * (dtype_bits(w->dtype) / 8);
+    ckpt_weight_stored_row(w, r, stored);
+    decode_dense(w->dtype, stored, k, out);
+}
+
+/* r: the canonical row. */
+static bool decode_row(const struct ckpt_weight *w, int64_t r, int64_t k, float *out)
 {
     int elems, bytes;
+    int64_t row = ckpt_weight_row(w, r);
     switch (w->enc) {
+    case CKPT_MX:
+        decode_mx(w, r, k, out);
+        return true;
     case CKPT_AFFINE:
         decode_affine(w, row, k, out);
         return true;
     case CKPT_DENSE:
         if (!dtype_is_float(w->dtype))
             return false;
+        if (w->strides) {
+            decode_strided(w, r, k, out);
+            return true;
+        }
         decode_dense(w->dtype, w->data + row * k * (dtype_bits(w->dtype) / 8), k, out);
         return true;
     default:
@@ -93,7 +157,7 @@ enum err_code ckpt_weight_decode(const struct ckpt_weight *w, int64_t row0, int6
                        (long long)row0, (long long)(row0 + n), (long long)rows);
     }
     for (int64_t r = 0; r < n; r++) {
-        if (!decode_row(w, ckpt_weight_row(w, row0 + r), k, out + r * k)) {
+        if (!decode_row(w, row0 + r, k, out + r * k)) {
             const char *type = w->enc == CKPT_GGML ? ggml_type_name(w->ggml) : dtype_name(w->dtype);
             return err_set(e, ERR_INPUT, "weight '%s': type %s cannot be decoded", w->name,
                            type ? type : "unknown");

@@ -109,11 +109,11 @@ static enum err_code bind_folder(struct checkpoint *c, const struct items *all,
                                  const struct tensor *t, struct ckpt_weight *w, bool *skip,
                                  struct err *e)
 {
-    static const char *const ends[] = {".weight", ".scales", ".biases"};
+    static const char *const ends[] = {".weight", ".scales", ".biases", ".global_scale"};
     const json_t *block = mlx_layout_block(c->config);
     char module[CKPT_NAME_MAX] = "";
     int part = -1;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < (int)ARRAY_LEN(ends); i++) {
         if (str_ends(t->name, ends[i])) {
             size_t n = strlen(t->name) - strlen(ends[i]);
             memcpy(module, t->name, n);
@@ -135,16 +135,18 @@ static enum err_code bind_folder(struct checkpoint *c, const struct items *all,
     enum err_code rc = mlx_layout_module(block, module, scales != NULL, &m, e);
     if (rc != ERR_OK)
         return rc;
-    if (m.quantized && !m.affine)
+    if (m.quantized && !m.known)
         forbid(c, module, m.mode);
-    if (!m.quantized || !m.affine)
+    if (!m.quantized || !m.known)
         return part == 2 && !scales
                    ? err_set(e, ERR_INPUT, "module '%s': biases without scales", module)
                    : ERR_OK;
     *skip = part > 0;
     if (*skip)
         return ERR_OK;
-    rc = mlx_layout_bind(w, &m, t, scales, find_part(all, module, ".biases"), e);
+    struct mlx_parts parts = {t, scales, find_part(all, module, ".biases"),
+                              find_part(all, module, ".global_scale")};
+    rc = mlx_layout_bind(w, &m, &parts, e);
     return err_wrap(e, rc, "module '%s'", module);
 }
 

@@ -190,6 +190,48 @@ struct digests {
     bool *done;
 };
 
+static bool digest_bytes(const struct ckpt_weight *w, struct sha256 *s)
+{
+    size_t codes = w->bytes, scales = 0;
+    if (ckpt_weight_packed(w)) {
+        scales = (size_t)(ckpt_weight_rows(w) * (ckpt_weight_k(w) / w->q.group)) *
+                 (size_t)qformat_scale_size(w->q.scale);
+        codes = (size_t)ckpt_weight_rows(w) * qformat_row_bytes(w->q, ckpt_weight_k(w));
+    }
+    sha256_update(s, w->data, codes);
+    if (scales)
+        sha256_update(s, w->scales, scales);
+    if (w->biases)
+        sha256_update(s, w->biases, scales);
+    if (w->globals)
+        sha256_update(s, w->globals, 4 * (size_t)ckpt_weight_n_globals(w));
+    return true;
+}
+
+/* A part of a stored tensor, row by row. False: out of memory. */
+static bool digest_rows(const struct ckpt_weight *w, struct sha256 *s)
+{
+    int64_t k = ckpt_weight_k(w), rows = ckpt_weight_rows(w);
+    size_t codes = w->enc == CKPT_MX ? qformat_row_bytes(w->q, k) : 0;
+    size_t scales = w->enc == CKPT_MX ? (size_t)(k / w->q.group) : 0;
+    size_t dense = (size_t)k * (size_t)dtype_bits(w->dtype) / 8;
+    uint8_t *row = w->enc == CKPT_MX ? NULL : malloc(MAX2(dense, 1));
+    if (w->enc != CKPT_MX && !row)
+        return false;
+    for (int64_t r = 0; r < rows; r++) {
+        size_t at = (size_t)ckpt_weight_row(w, r);
+        if (row) {
+            ckpt_weight_stored_row(w, r, row);
+            sha256_update(s, row, dense);
+        } else {
+            sha256_update(s, w->data + at * codes, codes);
+            sha256_update(s, w->scales + at * scales, scales);
+        }
+    }
+    free(row);
+    return true;
+}
+
 /* Format, shape and stored bytes of one weight. */
 static void digest_weight(void *ctx, int64_t i, int thread)
 {
@@ -204,17 +246,8 @@ static void digest_weight(void *ctx, int64_t i, int thread)
                      (int)w->dtype, w->q.bits, w->q.group, (int)w->q.scale, w->ggml, w->rope_heads);
     sha256_update(s, head, (size_t)n);
     sha256_update(s, w->dim, (size_t)w->n_dim * sizeof *w->dim);
-    size_t scales = 0;
-    if (w->enc == CKPT_AFFINE)
-        scales = (size_t)(ckpt_weight_rows(w) * (ckpt_weight_k(w) / w->q.group)) *
-                 (w->q.scale == DT_F32 ? 4 : 2);
-    sha256_update(s, w->data, w->bytes - 2 * scales);
-    if (scales) {
-        sha256_update(s, w->scales, scales);
-        sha256_update(s, w->biases, scales);
-    }
+    d->done[i] = ckpt_weight_in_order(w) || w->rope_heads ? digest_bytes(w, s) : digest_rows(w, s);
     sha256_final(s, d->digest[i]);
-    d->done[i] = true;
 }
 
 static void put_hparams(struct strbuf *b, const struct hparams *hp)

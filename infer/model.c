@@ -169,13 +169,16 @@ static bool is_same_data(const struct ckpt_weight *a, const struct ckpt_weight *
         (a->enc == CKPT_GGML && a->ggml != b->ggml))
         return false;
     size_t data = a->bytes;
-    if (a->enc == CKPT_AFFINE) {
-        if (a->q.bits != b->q.bits || a->q.group != b->q.group || a->q.scale != b->q.scale)
+    if (ckpt_weight_packed(a)) {
+        if (!qformat_same(a->q, b->q) || ckpt_weight_n_globals(a) != ckpt_weight_n_globals(b))
             return false;
         size_t n = (size_t)(ckpt_weight_rows(a) * (ckpt_weight_k(a) / a->q.group)) *
-                   (a->q.scale == DT_F32 ? 4 : 2);
-        data -= 2 * n;
-        same = memcmp(a->scales, b->scales, n) == 0 && memcmp(a->biases, b->biases, n) == 0;
+                   (size_t)qformat_scale_size(a->q.scale);
+        size_t globals = 4 * (size_t)ckpt_weight_n_globals(a);
+        data = (size_t)ckpt_weight_rows(a) * qformat_row_bytes(a->q, ckpt_weight_k(a));
+        same = memcmp(a->scales, b->scales, n) == 0 &&
+               (!a->biases || memcmp(a->biases, b->biases, n) == 0) &&
+               (!globals || memcmp(a->globals, b->globals, globals) == 0);
     }
     return same && memcmp(a->data, b->data, data) == 0;
 }
