@@ -40,10 +40,15 @@ enum ckpt_role {
 const char *ckpt_role_name(enum ckpt_role r);
 bool ckpt_role_find(const char *text, enum ckpt_role *r);
 
-/* Where the elements of a dense weight stand that is part of a stored tensor, or lies across it:
- * element k of row r is number first + r / rows * matrix + r % rows * row + k * step. */
+/* Where the elements of a dense weight stand that lies across a stored tensor: element k of row r
+ * is number first + r / rows * matrix + r % rows * row + k * step. */
 struct ckpt_strides {
     int64_t rows, matrix, row, step, first;
+};
+
+/* Where the rows of one expert begin. */
+struct ckpt_block {
+    const uint8_t *data, *scales, *biases, *globals;
 };
 
 struct ckpt_weight {
@@ -61,13 +66,16 @@ struct ckpt_weight {
      * what multiplies its values; NULL: none. */
     const uint8_t *globals;
     size_t bytes; /* data + scales + biases + globals; of a part of a tensor, that part's */
+    /* Experts that lie apart (a tensor each, or gate between up): dim[0] blocks of rows, in order
+     * of the experts; data, scales, biases and globals are NULL then. NULL: all rows lie together.
+     */
+    const struct ckpt_block *blocks;
     enum ckpt_role role;
     int layer;      /* -1: outside the layers */
     int rope_heads; /* GGUF llama q/k: rows are permuted inside this many heads; else 0 */
     bool minus_one; /* Gemma norms in GGUF are stored plus one */
-    /* CKPT_MX: row r is stored row r * row_step + row_first; 0: rows are stored as they are. */
-    int row_step, row_first;
-    const struct ckpt_strides *strides; /* CKPT_DENSE; NULL: rows lie one behind another */
+    int row_step;   /* rows lie this many stored rows apart; 0: one behind another */
+    const struct ckpt_strides *strides; /* CKPT_DENSE; NULL: elements lie one behind another */
 };
 
 static inline int64_t ckpt_weight_k(const struct ckpt_weight *w)
@@ -84,10 +92,12 @@ static inline bool ckpt_weight_packed(const struct ckpt_weight *w)
 /* The rows lie one behind another in canonical order, and data is theirs alone. */
 static inline bool ckpt_weight_in_order(const struct ckpt_weight *w)
 {
-    return w->rope_heads == 0 && w->row_step == 0 && !w->strides;
+    return w->rope_heads == 0 && w->row_step == 0 && !w->strides && !w->blocks;
 }
 /* What multiplies the values of row r beside their scales; 1 without global scales. */
 float ckpt_weight_global(const struct ckpt_weight *w, int64_t r);
+/* Where the file has it, or NULL. */
+const uint8_t *ckpt_weight_stored_global(const struct ckpt_weight *w, int64_t r);
 /* Global scales: how many there are. */
 int64_t ckpt_weight_n_globals(const struct ckpt_weight *w);
 /* Row r of a dense weight as it is stored: k elements of dtype. */
@@ -95,6 +105,13 @@ void ckpt_weight_stored_row(const struct ckpt_weight *w, int64_t r, void *out);
 /* Stored row that holds canonical row r. (A permuted vector is put in order by
  * ckpt_weight_decode only.) */
 int64_t ckpt_weight_row(const struct ckpt_weight *w, int64_t r);
+/* Where stored row r begins (scales NULL unless packed, biases unless affine), and how many rows
+ * lie together from there on. Not for weights with strides. */
+int64_t ckpt_weight_at(const struct ckpt_weight *w, int64_t r, struct ckpt_block *at);
+/* Bytes of one stored row, without scales; 0 when rows are no whole bytes. */
+size_t ckpt_weight_row_bytes(const struct ckpt_weight *w);
+/* Bytes of one stored row's scales, which are those of its biases; 0 unless packed. */
+size_t ckpt_weight_scale_bytes(const struct ckpt_weight *w);
 /* Exact f32 values of canonical rows [row0, row0 + n) into out[n * k]: dense as it is, affine as
  * fmaf(q, s, b), block floats as element * s, GGML as its reference. ERR_INPUT for a type that
  * cannot be decoded. */

@@ -1,4 +1,4 @@
-/* family_check.c: Llama's (and Mistral's) tensors as one table, filled in by the hyperparameters.
+/* family_check.c: the tensors of dense decoders as one table, filled in by the hyperparameters.
  *
  * The engine binds by these names and may rely on the shapes.
  */
@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-enum dim_name { DIM_NONE, DIM_MODEL, DIM_FF, DIM_Q, DIM_KV, DIM_VOCAB };
-enum when { ALWAYS, UNTIED, ATTN_BIAS, MLP_BIAS };
+enum dim_name { DIM_NONE, DIM_MODEL, DIM_FF, DIM_Q, DIM_KV, DIM_HEAD, DIM_VOCAB };
+enum when { ALWAYS, UNTIED, ATTN_BIAS, O_BIAS, MLP_BIAS, QK_NORM, POST_NORMS };
 
 struct expected {
     const char *name; /* %d: the layer */
@@ -31,7 +31,11 @@ static const struct expected inside[] = {
     {"model.layers.%d.self_attn.q_proj.bias", {DIM_Q, DIM_NONE}, ATTN_BIAS},
     {"model.layers.%d.self_attn.k_proj.bias", {DIM_KV, DIM_NONE}, ATTN_BIAS},
     {"model.layers.%d.self_attn.v_proj.bias", {DIM_KV, DIM_NONE}, ATTN_BIAS},
-    {"model.layers.%d.self_attn.o_proj.bias", {DIM_MODEL, DIM_NONE}, ATTN_BIAS},
+    {"model.layers.%d.self_attn.o_proj.bias", {DIM_MODEL, DIM_NONE}, O_BIAS},
+    {"model.layers.%d.self_attn.q_norm.weight", {DIM_HEAD, DIM_NONE}, QK_NORM},
+    {"model.layers.%d.self_attn.k_norm.weight", {DIM_HEAD, DIM_NONE}, QK_NORM},
+    {"model.layers.%d.pre_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
+    {"model.layers.%d.post_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
     {"model.layers.%d.mlp.gate_proj.weight", {DIM_FF, DIM_MODEL}, ALWAYS},
     {"model.layers.%d.mlp.up_proj.weight", {DIM_FF, DIM_MODEL}, ALWAYS},
     {"model.layers.%d.mlp.down_proj.weight", {DIM_MODEL, DIM_FF}, ALWAYS},
@@ -51,6 +55,8 @@ static int64_t dim_value(const struct hparams *hp, enum dim_name d)
         return (int64_t)hp->n_head * hp->head_dim;
     case DIM_KV:
         return (int64_t)hp->n_kv * hp->head_dim;
+    case DIM_HEAD:
+        return hp->head_dim;
     case DIM_VOCAB:
         return hp->n_vocab;
     default:
@@ -60,8 +66,22 @@ static int64_t dim_value(const struct hparams *hp, enum dim_name d)
 
 static bool applies(const struct hparams *hp, enum when when)
 {
-    return when == ALWAYS || (when == UNTIED && !hp->tied) ||
-           (when == ATTN_BIAS && hp->attn_bias) || (when == MLP_BIAS && hp->mlp_bias);
+    switch (when) {
+    case UNTIED:
+        return !hp->tied;
+    case ATTN_BIAS:
+        return hp->attn_bias;
+    case O_BIAS:
+        return hp->o_bias;
+    case MLP_BIAS:
+        return hp->mlp_bias;
+    case QK_NORM:
+        return hp->qk_norm;
+    case POST_NORMS:
+        return hp->post_norms;
+    default:
+        return true;
+    }
 }
 
 static enum err_code check_one(const struct checkpoint *c, const struct expected *x, int layer,

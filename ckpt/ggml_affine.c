@@ -131,11 +131,16 @@ bool ggml_affine_format(const struct ckpt_weight *w, struct qformat *q)
     }
     bool k_type = s.elems > GROUP;
     *q = (struct qformat){s.bits, GROUP, k_type ? DT_F32 : DT_F16};
-    for (int64_t i = 0; i < rows * (k / GROUP) && q->scale != DT_UNKNOWN; i++) {
-        read_group(w, s, w->data, i, &g); /* rows follow each other without a gap */
-        q->scale = scale_for(g.bias, q->scale);
-        if (q->scale != DT_UNKNOWN)
-            q->scale = scale_for(g.scale, q->scale);
+    for (int64_t r = 0, n; r < rows; r += n) {
+        struct ckpt_block at;
+        n = ckpt_weight_at(w, r, &at);
+        /* These rows follow each other without a gap. */
+        for (int64_t i = 0; i < n * (k / GROUP) && q->scale != DT_UNKNOWN; i++) {
+            read_group(w, s, at.data, i, &g);
+            q->scale = scale_for(g.bias, q->scale);
+            if (q->scale != DT_UNKNOWN)
+                q->scale = scale_for(g.scale, q->scale);
+        }
     }
     return q->scale != DT_UNKNOWN;
 }
@@ -157,13 +162,14 @@ void ggml_affine_rows(const struct ckpt_weight *w, struct qformat q, int64_t row
     if (!find_shape(w->ggml, &s))
         return;
     for (int64_t r = 0; r < n; r++) {
-        const uint8_t *row = w->data + ckpt_weight_row(w, row0 + r) * (k / s.elems) * s.bytes;
+        struct ckpt_block at;
+        ckpt_weight_at(w, ckpt_weight_row(w, row0 + r), &at);
         uint8_t *out = codes + (size_t)r * qformat_row_bytes(q, k);
         for (int64_t i = 0; i < groups; i++) {
             if (w->ggml == GGML_MXFP4)
-                read_mxfp4(row + i * s.bytes, g.code);
+                read_mxfp4(at.data + i * s.bytes, g.code);
             else
-                read_group(w, s, row, i, &g);
+                read_group(w, s, at.data, i, &g);
             /* 32 codes are a whole number of bytes, so groups are packed one by one. */
             uint64_t bits = 0;
             int have = 0;
@@ -173,7 +179,7 @@ void ggml_affine_rows(const struct ckpt_weight *w, struct qformat q, int64_t row
                     *out++ = (uint8_t)bits;
             }
             if (w->ggml == GGML_MXFP4) {
-                scales[r * groups + i] = row[i * s.bytes];
+                scales[r * groups + i] = at.data[i * s.bytes];
                 continue;
             }
             store_scale(scales, q.scale, r * groups + i, g.scale);

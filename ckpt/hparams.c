@@ -12,17 +12,41 @@
 #define DIM_MAX  ((int64_t)1 << 24)
 #define HEAD_MAX 4096
 
-/* A family's HF defaults where a key is missing. */
+/* Which layers slide where `layer_types` does not say. */
+enum window_rule {
+    WINDOW_NONE,
+    WINDOW_ALL, /* by sliding_window, null for none */
+    WINDOW_QWEN /* where use_sliding_window: those from max_window_layers on */
+};
+
+/* A family's HF defaults where a key is missing, and which keys it has. */
 struct family {
     const char *name;
-    int64_t ctx;
-    int64_t window; /* 0: none */
-    bool biases;    /* reads attention_bias and mlp_bias */
+    int64_t ctx, window; /* window 0: none */
+    int n_kv, head_dim;  /* 0: heads; hidden_size / heads */
+    enum window_rule rule;
+    bool qkv_bias;               /* always on q, k and v, and on nothing else */
+    bool key_attn, key_mlp_bias; /* reads attention_bias, mlp_bias */
+    bool qk_norm;
 };
 
 static const struct family families[] = {
-    {"llama", 2048, 0, true},
-    {"mistral", 131072, 4096, false},
+    {.name = "llama", .ctx = 2048, .key_attn = true, .key_mlp_bias = true},
+    {.name = "mistral", .ctx = 131072, .window = 4096, .n_kv = 8, .rule = WINDOW_ALL},
+    {.name = "qwen2",
+     .ctx = 32768,
+     .window = 4096,
+     .n_kv = 32,
+     .rule = WINDOW_QWEN,
+     .qkv_bias = true},
+    {.name = "qwen3",
+     .ctx = 32768,
+     .window = 4096,
+     .n_kv = 32,
+     .head_dim = 128,
+     .rule = WINDOW_QWEN,
+     .key_attn = true,
+     .qk_norm = true},
 };
 
 static const struct family *find_family(const char *name)
@@ -54,7 +78,8 @@ static enum err_code get_small(const json_t *o, const char *key, enum json_need 
     return rc;
 }
 
-static enum err_code read_dims(struct hparams *hp, const json_t *o, struct err *e)
+static enum err_code read_dims(struct hparams *hp, const json_t *o, const struct family *f,
+                               struct err *e)
 {
     enum err_code rc = json_get_int(o, "hidden_size", JSON_REQUIRED, 1, DIM_MAX, &hp->d_model, e);
     if (rc == ERR_OK)
@@ -65,7 +90,9 @@ static enum err_code read_dims(struct hparams *hp, const json_t *o, struct err *
         rc = get_small(o, "num_hidden_layers", JSON_REQUIRED, HP_LAYERS_MAX, &hp->n_layer, e);
     if (rc == ERR_OK)
         rc = get_small(o, "num_attention_heads", JSON_REQUIRED, HEAD_MAX, &hp->n_head, e);
-    hp->n_kv = hp->n_head;
+    /* null is "as many as heads" in every family, missing is the default. */
+    hp->n_kv = f->n_kv && !json_object_get(o, "num_key_value_heads") ? f->n_kv : hp->n_head;
+    hp->head_dim = f->head_dim;
     if (rc == ERR_OK)
         rc = get_small(o, "num_key_value_heads", JSON_OPTIONAL, HEAD_MAX, &hp->n_kv, e);
     if (rc == ERR_OK)
@@ -102,9 +129,12 @@ static enum err_code read_numbers(struct hparams *hp, const json_t *o, const str
         rc = json_get_double(o, "rms_norm_eps", JSON_OPTIONAL, 0, 1, &hp->rms_eps, e);
     if (rc == ERR_OK)
         rc = json_get_bool(o, "tie_word_embeddings", JSON_OPTIONAL, &hp->tied, e);
-    if (rc == ERR_OK && f->biases)
+    if (rc == ERR_OK && f->key_attn)
         rc = json_get_bool(o, "attention_bias", JSON_OPTIONAL, &hp->attn_bias, e);
-    if (rc == ERR_OK && f->biases)
+    hp->o_bias = hp->attn_bias;
+    hp->attn_bias |= f->qkv_bias;
+    hp->qk_norm = f->qk_norm;
+    if (rc == ERR_OK && f->key_mlp_bias)
         rc = json_get_bool(o, "mlp_bias", JSON_OPTIONAL, &hp->mlp_bias, e);
     if (rc == ERR_OK)
         rc = json_get_string(o, "hidden_act", JSON_OPTIONAL, &act, e);
@@ -116,22 +146,41 @@ static enum err_code read_numbers(struct hparams *hp, const json_t *o, const str
     return rc;
 }
 
+/* use_sliding_window false means no window, whatever else is said. */
+static enum err_code read_qwen_window(const struct hparams *hp, const json_t *o, int64_t *window,
+                                      int64_t *first, struct err *e)
+{
+    bool use = false;
+    int64_t max_layers = 28;
+    enum err_code rc = json_get_bool(o, "use_sliding_window", JSON_OPTIONAL, &use, e);
+    if (rc == ERR_OK)
+        rc = json_get_int(o, "max_window_layers", JSON_OPTIONAL, 0, INT32_MAX, &max_layers, e);
+    if (!use)
+        *window = 0;
+    *first = MIN2(max_layers, hp->n_layer);
+    return rc;
+}
+
 static enum err_code read_window(struct hparams *hp, const json_t *o, const struct family *f,
                                  struct err *e)
 {
     const json_t *key = json_object_get(o, "sliding_window");
     int64_t window = key ? 0 : f->window; /* null is "none", missing is the default */
+    int64_t first = 0;
     json_t *types = NULL;
     enum err_code rc = json_get_int(o, "sliding_window", JSON_OPTIONAL, 1, INT32_MAX, &window, e);
     if (rc == ERR_OK)
         rc = json_get_array(o, "layer_types", JSON_OPTIONAL, &types, e);
     if (rc != ERR_OK)
         return rc;
+    if (f->rule == WINDOW_QWEN)
+        rc = read_qwen_window(hp, o, &window, &first, e);
+    if (rc != ERR_OK)
+        return rc;
     if (!types) {
-        /* Llama has no windows unless its layers are named. */
-        hp->window = f->window ? (int)window : 0;
+        hp->window = f->rule == WINDOW_NONE || first >= hp->n_layer ? 0 : (int)window;
         for (int i = 0; i < hp->n_layer; i++)
-            hp->sliding[i] = hp->window > 0;
+            hp->sliding[i] = hp->window > 0 && i >= first;
         return ERR_OK;
     }
     if (json_array_size(types) != (size_t)hp->n_layer) {
@@ -372,7 +421,7 @@ enum err_code hparams_from_config(struct hparams *hp, const json_t *config,
     if (!f)
         return unknown_family(name, e);
     memcpy(hp->family, f->name, strlen(f->name) + 1);
-    rc = read_dims(hp, o, e);
+    rc = read_dims(hp, o, f, e);
     if (rc == ERR_OK)
         rc = read_numbers(hp, o, f, e);
     if (rc == ERR_OK)

@@ -31,20 +31,34 @@ struct hparams {
     int n_layer, n_head, n_kv, head_dim;
     int64_t d_model, d_ff, n_vocab, ctx_max;
     double rms_eps;
-    bool tied; /* head is the embedding */
-    bool attn_bias, mlp_bias;
+    bool tied;                        /* head is the embedding */
+    bool attn_bias, o_bias, mlp_bias; /* on q, k and v; on o; on gate, up and down */
+    bool qk_norm;                     /* heads of q and k are normed before rope */
+    bool post_norms;                  /* attention and MLP have a norm behind them, too */
+    bool norm_plus_one;               /* norms multiply by 1 + w */
     enum act_kind act;
-    struct rope_params rope;
+    struct rope_params rope; /* of all layers, or of full ones only: */
+    bool two_ropes;          /* sliding layers turn by rope_sliding */
+    struct rope_params rope_sliding;
     int window;                  /* sliding window; 0: none */
     bool sliding[HP_LAYERS_MAX]; /* layers that use it */
     int n_expert, n_expert_used; /* 0: dense */
     int64_t d_ff_expert;
+    bool sparse[HP_LAYERS_MAX]; /* layers that have experts */
+    bool softmax_all;           /* router: softmax over all experts, else over the chosen ones */
+    bool norm_topk;             /* and then made to sum to 1 */
     float attn_softcap, logit_softcap; /* 0: none */
     float embed_scale, attn_scale;     /* 1 and head_dim^-0.5 unless the family says so */
     int64_t eos[HP_EOS_MAX];           /* config.json united with generation_config.json */
     int n_eos;
     int64_t bos; /* -1: none */
 };
+
+/* What turns a layer that slides or not. */
+static inline const struct rope_params *hparams_rope(const struct hparams *hp, bool sliding)
+{
+    return hp->two_ropes && sliding ? &hp->rope_sliding : &hp->rope;
+}
 
 /* From a config.json object (text_config inside is followed). generation may be NULL. */
 MUST_USE enum err_code hparams_from_config(struct hparams *hp, const json_t *config,

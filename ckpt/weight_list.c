@@ -1,7 +1,8 @@
 /* weight_list.c: stored tensors -> weights under canonical names, with role, layer and encoding.
  *
  * A packed MLX module is bound from three tensors and checked; every other tensor is a weight by
- * itself. What is no weight is left out: rope tables, a head beside a tied embedding.
+ * itself; experts are stacked in the end (weight_experts.c). What is no weight is left out: rope
+ * tables, a head beside a tied embedding.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -216,7 +217,8 @@ enum err_code weight_list_build(struct checkpoint *c, struct err *e)
     enum err_code rc = collect(c, &all, e);
     if (rc != ERR_OK)
         return rc;
-    c->weights = arena_array(c->priv->arena, all.n + 1, sizeof *c->weights);
+    /* Room for stacked experts beside their parts, gate and up in one being two. */
+    c->weights = arena_array(c->priv->arena, 3 * all.n + 1, sizeof *c->weights);
     if (!c->weights)
         return arena_error(c->priv->arena, all.n, e);
     for (size_t i = 0; i < all.n; i++) {
@@ -224,6 +226,10 @@ enum err_code weight_list_build(struct checkpoint *c, struct err *e)
         if (rc != ERR_OK)
             return rc;
     }
+    qsort(c->weights, c->n_weights, sizeof *c->weights, compare_weights);
+    rc = weight_experts_stack(c, family, e);
+    if (rc != ERR_OK)
+        return rc;
     qsort(c->weights, c->n_weights, sizeof *c->weights, compare_weights);
     for (size_t i = 1; i < c->n_weights; i++) {
         if (strcmp(c->weights[i - 1].name, c->weights[i].name) == 0)

@@ -103,7 +103,10 @@ static void size_buffers(struct model *m, const struct kern *k, const struct eng
     z->outputs = z->out.bytes;
     z->logits = r * (size_t)hp->n_vocab * sizeof(float);
     z->hashes = MAX2(n, r) * sizeof(uint64_t);
-    z->rope = (size_t)p->ctx * (size_t)rope_dims(hp) * sizeof(float);
+    for (int i = 0; i < engine_n_rope(hp); i++) {
+        int rot = rope_dims(hparams_rope(hp, i > 0), hp->head_dim);
+        z->rope[i] = (size_t)p->ctx * (size_t)rot * sizeof(float);
+    }
     z->rows = r * sizeof(struct step_row);
     z->limits = (struct kern_limits){.n_tok = p->batch_tokens, .n_seq = p->batch_seqs};
     z->limits.pages_max = (int)kv_pages_for(p->ctx);
@@ -151,15 +154,17 @@ enum err_code engine_plan_sizes(struct model *m, const struct kern *k,
     memset(p, 0, sizeof *p);
     memset(z, 0, sizeof *z);
     float freq[ROPE_DIMS_MAX / 2], scale;
-    enum err_code rc = rope_freqs(hp, freq, &scale, e);
+    enum err_code rc = ERR_OK;
+    for (int i = 0; rc == ERR_OK && i < engine_n_rope(hp); i++)
+        rc = rope_freqs(hparams_rope(hp, i > 0), hp->head_dim, freq, &scale, e);
     if (rc == ERR_OK)
         rc = resolve_options(hp, o, p, e);
     if (rc != ERR_OK)
         return rc;
     size_buffers(m, k, p, z);
     p->weights = model_weight_bytes(m, k);
-    p->scratch = z->model_scratch + z->inputs + z->outputs + z->logits + z->hashes + z->rope +
-                 kern_scratch_bytes(k, &z->limits);
+    p->scratch = z->model_scratch + z->inputs + z->outputs + z->logits + z->hashes + z->rope[0] +
+                 z->rope[1] + kern_scratch_bytes(k, &z->limits);
     p->host = z->inputs + z->outputs + z->logits + z->hashes + z->rows + model_host_bytes(m) +
               sampler_bytes(hp->n_vocab);
     return size_pages(hp, o, p, z, e);
@@ -190,43 +195,45 @@ struct digests {
     bool *done;
 };
 
-static bool digest_bytes(const struct ckpt_weight *w, struct sha256 *s)
+/* All data, then all scales, then all biases: the same whether experts lie together or not. */
+static bool digest_blocks(const struct ckpt_weight *w, struct sha256 *s)
 {
-    size_t codes = w->bytes, scales = 0;
-    if (ckpt_weight_packed(w)) {
-        scales = (size_t)(ckpt_weight_rows(w) * (ckpt_weight_k(w) / w->q.group)) *
-                 (size_t)qformat_scale_size(w->q.scale);
-        codes = (size_t)ckpt_weight_rows(w) * qformat_row_bytes(w->q, ckpt_weight_k(w));
+    const int64_t n_blocks = w->blocks ? w->dim[0] : 1;
+    const int64_t rows = ckpt_weight_rows(w) / n_blocks;
+    const struct ckpt_block whole = {w->data, w->scales, w->biases, w->globals};
+    const struct ckpt_block *blocks = w->blocks ? w->blocks : &whole;
+    size_t scales = (size_t)rows * ckpt_weight_scale_bytes(w), bytes = w->bytes / (size_t)n_blocks;
+    if (ckpt_weight_packed(w))
+        bytes = (size_t)rows * ckpt_weight_row_bytes(w);
+    for (int64_t b = 0; b < n_blocks; b++)
+        sha256_update(s, blocks[b].data, bytes);
+    for (int64_t b = 0; blocks[0].scales && b < n_blocks; b++)
+        sha256_update(s, blocks[b].scales, scales);
+    for (int64_t b = 0; blocks[0].biases && b < n_blocks; b++)
+        sha256_update(s, blocks[b].biases, scales);
+    for (int64_t m = 0; m < ckpt_weight_n_globals(w); m++) {
+        int64_t r = m * (ckpt_weight_rows(w) / ckpt_weight_n_globals(w));
+        sha256_update(s, ckpt_weight_stored_global(w, r), 4);
     }
-    sha256_update(s, w->data, codes);
-    if (scales)
-        sha256_update(s, w->scales, scales);
-    if (w->biases)
-        sha256_update(s, w->biases, scales);
-    if (w->globals)
-        sha256_update(s, w->globals, 4 * (size_t)ckpt_weight_n_globals(w));
     return true;
 }
 
-/* A part of a stored tensor, row by row. False: out of memory. */
+/* A part of a stored tensor, row by row: codes or elements, and scales. False: out of memory. */
 static bool digest_rows(const struct ckpt_weight *w, struct sha256 *s)
 {
-    int64_t k = ckpt_weight_k(w), rows = ckpt_weight_rows(w);
-    size_t codes = w->enc == CKPT_MX ? qformat_row_bytes(w->q, k) : 0;
-    size_t scales = w->enc == CKPT_MX ? (size_t)(k / w->q.group) : 0;
-    size_t dense = (size_t)k * (size_t)dtype_bits(w->dtype) / 8;
-    uint8_t *row = w->enc == CKPT_MX ? NULL : malloc(MAX2(dense, 1));
-    if (w->enc != CKPT_MX && !row)
+    const size_t bytes = ckpt_weight_row_bytes(w), scales = ckpt_weight_scale_bytes(w);
+    uint8_t *row = w->strides ? malloc(MAX2(bytes, 1)) : NULL;
+    if (w->strides && !row)
         return false;
-    for (int64_t r = 0; r < rows; r++) {
-        size_t at = (size_t)ckpt_weight_row(w, r);
-        if (row) {
+    for (int64_t r = 0; r < ckpt_weight_rows(w); r++) {
+        struct ckpt_block at = {.data = row};
+        if (row)
             ckpt_weight_stored_row(w, r, row);
-            sha256_update(s, row, dense);
-        } else {
-            sha256_update(s, w->data + at * codes, codes);
-            sha256_update(s, w->scales + at * scales, scales);
-        }
+        else
+            ckpt_weight_at(w, r, &at);
+        sha256_update(s, at.data, bytes);
+        if (at.scales)
+            sha256_update(s, at.scales, scales);
     }
     free(row);
     return true;
@@ -246,22 +253,28 @@ static void digest_weight(void *ctx, int64_t i, int thread)
                      (int)w->dtype, w->q.bits, w->q.group, (int)w->q.scale, w->ggml, w->rope_heads);
     sha256_update(s, head, (size_t)n);
     sha256_update(s, w->dim, (size_t)w->n_dim * sizeof *w->dim);
-    d->done[i] = ckpt_weight_in_order(w) || w->rope_heads ? digest_bytes(w, s) : digest_rows(w, s);
+    d->done[i] = w->row_step || w->strides ? digest_rows(w, s) : digest_blocks(w, s);
     sha256_final(s, d->digest[i]);
+}
+
+static void put_rope(struct strbuf *b, const struct rope_params *r, int head_dim)
+{
+    strbuf_printf(b, "%d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %.17g %d %d\n", (int)r->kind,
+                  r->theta, r->factor, r->low_freq_factor, r->high_freq_factor, r->original_ctx,
+                  r->beta_fast, r->beta_slow, r->attention_factor, r->truncate, r->partial_dims);
+    for (int i = 0; r->kind == ROPE_FACTORS && r->factors && i < head_dim / 2; i++)
+        strbuf_printf(b, "%.9g ", (double)r->factors[i]);
 }
 
 static void put_hparams(struct strbuf *b, const struct hparams *hp)
 {
-    const struct rope_params *r = &hp->rope;
     strbuf_printf(b, "%s %d %d %d %d %" PRId64 " %" PRId64 " %" PRId64 " %.17g %d %d %d %d\n",
                   hp->family, hp->n_layer, hp->n_head, hp->n_kv, hp->head_dim, hp->d_model,
                   hp->d_ff, hp->n_vocab, hp->rms_eps, hp->tied, hp->attn_bias, hp->mlp_bias,
                   (int)hp->act);
-    strbuf_printf(b, "%d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %.17g %d %d\n", (int)r->kind,
-                  r->theta, r->factor, r->low_freq_factor, r->high_freq_factor, r->original_ctx,
-                  r->beta_fast, r->beta_slow, r->attention_factor, r->truncate, r->partial_dims);
-    for (int i = 0; r->kind == ROPE_FACTORS && r->factors && i < hp->head_dim / 2; i++)
-        strbuf_printf(b, "%.9g ", (double)r->factors[i]);
+    strbuf_printf(b, "%d %d %d %d\n", hp->o_bias, hp->qk_norm, hp->post_norms, hp->norm_plus_one);
+    for (int i = 0; i < engine_n_rope(hp); i++)
+        put_rope(b, hparams_rope(hp, i > 0), hp->head_dim);
     for (int i = 0; i < hp->n_layer; i++)
         strbuf_putc(b, hp->sliding[i] ? 'w' : '.');
     strbuf_printf(b, "\n%d %d %d %" PRId64 " %.9g %.9g %.9g %.9g\n", hp->window, hp->n_expert,

@@ -9,7 +9,8 @@
 #include "common/str.h"
 
 /* Adding a family touches this table and its own file. */
-static const struct model_family *const FAMILIES[] = {&model_llama, &model_mistral};
+static const struct model_family *const FAMILIES[] = {&model_llama, &model_mistral, &model_qwen2,
+                                                      &model_qwen3};
 
 #define PROBLEMS_SAID 6
 
@@ -30,7 +31,9 @@ struct model {
 
 struct model_binder {
     struct model *m;
-    const struct checkpoint *c;
+    const struct checkpoint *c; /* NULL: only to list what is asked for */
+    struct model_tensor *list;  /* heap; then */
+    size_t n_list;
     bool *used;
     struct strbuf problems;
     int n_problems;
@@ -103,9 +106,29 @@ void *model_alloc(struct model_binder *b, size_t n, size_t elem_bytes)
     return p;
 }
 
+static void list_tensor(struct model_binder *b, const char *name, int n_dim, const int64_t *dim)
+{
+    if ((b->n_list & (b->n_list - 1)) == 0) { /* doubles at powers of two */
+        size_t room = b->n_list ? b->n_list * 2 : 1;
+        struct model_tensor *more = realloc(b->list, room * sizeof *more);
+        b->no_memory |= !more;
+        if (!more)
+            return;
+        b->list = more;
+    }
+    struct model_tensor *t = &b->list[b->n_list++];
+    *t = (struct model_tensor){.n_dim = n_dim};
+    snprintf(t->name, sizeof t->name, "%s", name);
+    memcpy(t->dim, dim, (size_t)n_dim * sizeof *dim);
+}
+
 static const struct ckpt_weight *find_shaped(struct model_binder *b, const char *name, int n_dim,
                                              const int64_t *dim)
 {
+    if (!b->c) {
+        list_tensor(b, name, n_dim, dim);
+        return NULL;
+    }
     const struct ckpt_weight *w = checkpoint_find(b->c, name);
     if (!w) {
         report_missing(b, name, n_dim, dim);
@@ -150,6 +173,18 @@ void model_want_matrix(struct model_binder *b, struct kern_weight **w, int64_t r
     add_item(b, (struct item){.src = find_shaped(b, name, 2, (int64_t[]){rows, k}), .matrix = w});
 }
 
+void model_want_experts(struct model_binder *b, struct kern_weight **w, int n_expert, int64_t rows,
+                        int64_t k, const char *fmt, ...)
+{
+    char name[CKPT_NAME_MAX];
+    const int64_t dim[3] = {n_expert, rows, k};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    add_item(b, (struct item){.src = find_shaped(b, name, 3, dim), .matrix = w});
+}
+
 void model_want_vector(struct model_binder *b, float **v, int64_t n, const char *fmt, ...)
 {
     char name[CKPT_NAME_MAX];
@@ -185,6 +220,8 @@ static bool is_same_data(const struct ckpt_weight *a, const struct ckpt_weight *
 
 void model_want_tied_head(struct model_binder *b, const char *head, const char *embedding)
 {
+    if (!b->c)
+        return;
     const struct ckpt_weight *h = checkpoint_find(b->c, head);
     const struct ckpt_weight *w = checkpoint_find(b->c, embedding);
     if (!h || !w)
@@ -242,13 +279,11 @@ out:
     return rc;
 }
 
-enum err_code model_bind(struct model **out, const struct checkpoint *c, struct err *e)
+static enum err_code model_new(struct model **out, const struct hparams *hp, struct err *e)
 {
     const struct model_family *family = NULL;
     *out = NULL;
-    if (!c->hp_ok)
-        return err_set(e, ERR_INPUT, "%s", c->hp_err.text);
-    enum err_code rc = find_family(&c->hp, &family, e);
+    enum err_code rc = find_family(hp, &family, e);
     if (rc != ERR_OK)
         return rc;
     struct model *m = calloc(1, sizeof *m);
@@ -259,7 +294,43 @@ enum err_code model_bind(struct model **out, const struct checkpoint *c, struct 
         return err_set(e, ERR_NOMEM, "out of memory for a model");
     }
     m->family = family;
-    m->hp = c->hp;
+    m->hp = *hp;
+    *out = m;
+    return ERR_OK;
+}
+
+enum err_code model_list_tensors(const struct hparams *hp, struct model_tensor **list, size_t *n,
+                                 struct err *e)
+{
+    struct model *m = NULL;
+    *list = NULL;
+    enum err_code rc = model_new(&m, hp, e);
+    if (rc != ERR_OK)
+        return rc;
+    struct model_binder b = {.m = m};
+    m->priv = arena_alloc(m->arena, m->family->priv_bytes);
+    if (m->priv)
+        rc = m->family->bind(m, &b, e);
+    if (rc == ERR_OK && (!m->priv || b.no_memory))
+        rc = err_set(e, ERR_NOMEM, "out of memory listing %zu tensors", b.n_list);
+    if (rc == ERR_OK)
+        *list = b.list;
+    else
+        free(b.list);
+    *n = b.n_list;
+    model_free(m, NULL);
+    return rc;
+}
+
+enum err_code model_bind(struct model **out, const struct checkpoint *c, struct err *e)
+{
+    struct model *m = NULL;
+    *out = NULL;
+    if (!c->hp_ok)
+        return err_set(e, ERR_INPUT, "%s", c->hp_err.text);
+    enum err_code rc = model_new(&m, &c->hp, e);
+    if (rc != ERR_OK)
+        return rc;
     rc = bind_all(m, c, e);
     if (rc != ERR_OK)
         model_free(m, NULL);
@@ -310,7 +381,7 @@ enum err_code model_load(struct model *m, struct kern *k, struct err *e)
         if (rc != ERR_OK)
             return err_wrap(e, rc, "tensor %s", item->src->name);
     }
-    m->hp.rope.factors = NULL; /* the checkpoint's */
+    m->hp.rope.factors = m->hp.rope_sliding.factors = NULL; /* the checkpoint's */
     return ERR_OK;
 }
 

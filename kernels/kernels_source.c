@@ -89,6 +89,8 @@ enum err_code kern_source_init(struct kern_source *s, const struct ckpt_weight *
 static const struct ckpt_weight *find_row(const struct kern_source *s, int64_t *r)
 {
     int i = 0;
+    if (s->n == 1)
+        return s->parts[0];
     while (*r >= ckpt_weight_rows(s->parts[i]))
         *r -= ckpt_weight_rows(s->parts[i++]);
     return s->parts[i];
@@ -118,20 +120,22 @@ static enum err_code refuse_nan(const struct kern_source *s, const struct ckpt_w
     return ERR_OK;
 }
 
-static void stored_scales(const struct kern_source *s, const struct ckpt_weight *w, size_t at,
-                          uint8_t *scales, uint8_t *biases)
+static void stored_row(const struct kern_source *s, const struct ckpt_weight *w, int64_t r,
+                       uint8_t *codes, uint8_t *scales, uint8_t *biases)
 {
-    size_t n = (size_t)(s->k / s->q.group), size = (size_t)qformat_scale_size(w->q.scale);
-    const uint8_t *sc = w->scales + at * n * size, *bi = w->biases ? w->biases + at * n * size : sc;
+    struct ckpt_block at;
+    size_t stored = ckpt_weight_scale_bytes(w);
+    ckpt_weight_at(w, ckpt_weight_row(w, r), &at);
+    memcpy(codes, at.data, qformat_row_bytes(s->q, s->k));
     if (w->q.scale == s->q.scale) {
-        memcpy(scales, sc, n * size);
-        if (w->biases)
-            memcpy(biases, bi, n * size);
+        memcpy(scales, at.scales, stored);
+        if (at.biases)
+            memcpy(biases, at.biases, stored);
         return;
     }
-    for (size_t i = 0; i < n; i++) {
-        store_u32(scales + 4 * i, f32_bits(qformat_scale(sc, w->q.scale, (int64_t)i)));
-        store_u32(biases + 4 * i, f32_bits(qformat_scale(bi, w->q.scale, (int64_t)i)));
+    for (int64_t i = 0; i < s->k / s->q.group; i++) {
+        store_u32(scales + 4 * i, f32_bits(qformat_scale(at.scales, w->q.scale, i)));
+        store_u32(biases + 4 * i, f32_bits(qformat_scale(at.biases, w->q.scale, i)));
     }
 }
 
@@ -139,14 +143,10 @@ enum err_code kern_source_packed_row(const struct kern_source *s, int64_t r, uin
                                      uint8_t *scales, uint8_t *biases, struct err *e)
 {
     const struct ckpt_weight *w = find_row(s, &r);
-    size_t code_bytes = qformat_row_bytes(s->q, s->k);
-    if (w->enc == CKPT_GGML) {
+    if (w->enc == CKPT_GGML)
         ggml_affine_rows(w, s->q, r, 1, codes, scales, biases);
-    } else {
-        size_t at = (size_t)ckpt_weight_row(w, r);
-        memcpy(codes, w->data + at * code_bytes, code_bytes);
-        stored_scales(s, w, at, scales, biases);
-    }
+    else
+        stored_row(s, w, r, codes, scales, biases);
     return qformat_is_block(s->q) ? refuse_nan(s, w, r, codes, scales, e) : ERR_OK;
 }
 

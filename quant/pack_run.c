@@ -60,17 +60,21 @@ static void copy_rows(const struct plan_item *it, int64_t row0, int64_t n,
                       const struct pack_dest *to)
 {
     const struct ckpt_weight *w = it->w;
-    size_t bytes = (size_t)it->code_bytes / (size_t)it->rows; /* rows are whole bytes */
+    size_t bytes = (size_t)it->code_bytes / (size_t)it->rows; /* dense rows are whole bytes */
     size_t scales = (size_t)it->scale_bytes / (size_t)it->rows;
     for (int64_t r = row0; r < row0 + n; r++) {
-        uint8_t *out = to->codes + (size_t)(r - to->first) * bytes;
-        size_t at = (size_t)ckpt_weight_row(w, r);
-        if (w->enc == CKPT_DENSE)
-            ckpt_weight_stored_row(w, r, out);
-        else
-            memcpy(out, w->data + at * bytes, bytes);
-        if (it->packed)
-            memcpy(to->scales + (size_t)(r - to->first) * scales, w->scales + at * scales, scales);
+        struct ckpt_block at;
+        size_t i = (size_t)(r - to->first);
+        if (w->enc == CKPT_DENSE) {
+            ckpt_weight_stored_row(w, r, to->codes + i * bytes);
+            continue;
+        }
+        ckpt_weight_at(w, ckpt_weight_row(w, r), &at);
+        memcpy(to->codes + i * bytes, at.data, bytes);
+        if (at.scales)
+            memcpy(to->scales + i * scales, at.scales, scales);
+        if (at.biases)
+            memcpy(to->biases + i * scales, at.biases, scales);
     }
 }
 
@@ -147,9 +151,11 @@ static enum err_code find_packed(const struct ckpt_weight *w, int64_t k, int64_t
         return ERR_OK;
     size_t code_row = qformat_row_bytes(a->q, k), scale_row = scale_row_bytes(a->q, k);
     if (w->enc == CKPT_AFFINE) {
-        a->codes = w->data + (size_t)row0 * code_row;
-        a->scales = w->scales + (size_t)row0 * scale_row;
-        a->biases = w->biases + (size_t)row0 * scale_row;
+        struct ckpt_block at;
+        ckpt_weight_at(w, row0, &at);
+        a->codes = at.data;
+        a->scales = at.scales;
+        a->biases = at.biases;
         return ERR_OK;
     }
     size_t codes = (size_t)n * code_row, scales = (size_t)n * scale_row;
@@ -169,9 +175,10 @@ static enum err_code find_packed(const struct ckpt_weight *w, int64_t k, int64_t
         global[r] = ckpt_weight_global(w, row0 + r);
         if (w->enc == CKPT_GGML)
             continue;
-        size_t at = (size_t)ckpt_weight_row(w, row0 + r);
-        memcpy(p + globals + (size_t)r * code_row, w->data + at * code_row, code_row);
-        memcpy(p + globals + codes + (size_t)r * scale_row, w->scales + at * scale_row, scale_row);
+        struct ckpt_block at;
+        ckpt_weight_at(w, ckpt_weight_row(w, row0 + r), &at);
+        memcpy(p + globals + (size_t)r * code_row, at.data, code_row);
+        memcpy(p + globals + codes + (size_t)r * scale_row, at.scales, scale_row);
     }
     return ERR_OK;
 }
@@ -265,8 +272,9 @@ static enum err_code encode_blocks(const struct plan_item *it, int64_t row0, int
 /* The encoder reads the source's own rows. */
 static bool reads_directly(const struct plan_item *it)
 {
-    return it->action == PLAN_ENCODE && !qformat_is_block(it->q) && it->w->enc == CKPT_DENSE &&
-           ckpt_weight_in_order(it->w) && !it->w->minus_one;
+    const struct ckpt_weight *w = it->w;
+    return it->action == PLAN_ENCODE && !qformat_is_block(it->q) && w->enc == CKPT_DENSE &&
+           !w->rope_heads && !w->row_step && !w->strides && !w->minus_one;
 }
 
 static enum err_code encode_rows(const struct plan_item *it, enum affine_isa isa, int64_t row0,
@@ -284,8 +292,10 @@ static enum err_code encode_rows(const struct plan_item *it, enum affine_isa isa
                              .biases = to->biases + at * row_scales};
     enum err_code rc = ERR_OK;
     if (reads_directly(it)) {
+        struct ckpt_block from;
+        ckpt_weight_at(w, row0, &from);
         run.source = w->dtype;
-        run.data = w->data + (size_t)(row0 * it->k) * (size_t)dtype_bits(w->dtype) / 8;
+        run.data = from.data;
     } else {
         rc = ckpt_weight_decode(w, row0, n, s->source, e);
     }
@@ -296,9 +306,10 @@ static enum err_code encode_rows(const struct plan_item *it, enum affine_isa isa
     return at_element(rc, it, row0, bad, e);
 }
 
-enum err_code pack_run(const struct plan_item *it, enum affine_isa isa, int64_t row0, int64_t n,
-                       const struct pack_dest *to, struct pack_scratch *s, struct errstat *st,
-                       struct err *e)
+/* Rows that lie together. */
+static enum err_code run_together(const struct plan_item *it, enum affine_isa isa, int64_t row0,
+                                  int64_t n, const struct pack_dest *to, struct pack_scratch *s,
+                                  struct errstat *st, struct err *e)
 {
     if (it->action == PLAN_COPY) {
         copy_rows(it, row0, n, to);
@@ -317,4 +328,18 @@ enum err_code pack_run(const struct plan_item *it, enum affine_isa isa, int64_t 
             return encode_blocks(it, row0, n, to, s, st, e);
         return encode_rows(it, isa, row0, n, to, s, st, e);
     }
+}
+
+enum err_code pack_run(const struct plan_item *it, enum affine_isa isa, int64_t row0, int64_t n,
+                       const struct pack_dest *to, struct pack_scratch *s, struct errstat *st,
+                       struct err *e)
+{
+    enum err_code rc = ERR_OK;
+    for (int64_t at = row0, some; rc == ERR_OK && at < row0 + n; at += some) {
+        struct ckpt_block unused;
+        some = it->w->blocks ? ckpt_weight_at(it->w, at, &unused) : n;
+        some = MIN2(some, row0 + n - at);
+        rc = run_together(it, isa, at, some, to, s, st, e);
+    }
+    return rc;
 }

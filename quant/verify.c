@@ -113,7 +113,8 @@ out:
 
 static bool same_format(const struct plan_item *it, const struct ckpt_weight *got)
 {
-    if (got->n_dim != it->w->n_dim || memcmp(got->dim, it->w->dim, sizeof got->dim) != 0)
+    if (got->blocks || got->n_dim != it->w->n_dim ||
+        memcmp(got->dim, it->w->dim, sizeof got->dim) != 0)
         return false;
     if (!it->packed)
         return got->enc == CKPT_DENSE && got->dtype == it->dtype;

@@ -2,6 +2,7 @@
 #include "ckpt/hparams.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "tests/check_main.h"
 
@@ -10,7 +11,12 @@
     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"vocab_size\":32"
 #define MISTRAL                                                                                    \
     "\"model_type\":\"mistral\",\"hidden_size\":64,\"intermediate_size\":96,"                      \
-    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"vocab_size\":32"
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                 \
+    "\"vocab_size\":32"
+#define QWEN(family)                                                                               \
+    "\"model_type\":\"" family "\",\"hidden_size\":64,\"intermediate_size\":96,"                   \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                 \
+    "\"vocab_size\":32"
 
 static struct hparams hp;
 static struct err err;
@@ -69,6 +75,65 @@ START_TEST(mistral_slides_by_4096_unless_told_otherwise)
     ck_assert_int_eq(hp.window, 100);
     good("{" BASE ",\"sliding_window\":100}"); /* Llama does not read the key */
     ck_assert_int_eq(hp.window, 0);
+}
+END_TEST
+
+START_TEST(qwen_has_its_own_biases_norms_and_head_size)
+{
+    good("{" QWEN("qwen2") "}");
+    ck_assert(hp.attn_bias && !hp.o_bias && !hp.mlp_bias && !hp.qk_norm);
+    ck_assert_int_eq(hp.head_dim, 16);
+    ck_assert_int_eq(hp.ctx_max, 32768);
+    good("{" QWEN("qwen2") ",\"attention_bias\":false,\"mlp_bias\":true}"); /* not its keys */
+    ck_assert(hp.attn_bias && !hp.mlp_bias);
+    good("{" QWEN("qwen3") "}");
+    ck_assert(!hp.attn_bias && !hp.o_bias && hp.qk_norm);
+    ck_assert_int_eq(hp.head_dim, 128);
+    ck_assert(hp.attn_scale == 1 / sqrtf(128));
+    good("{" QWEN("qwen3") ",\"attention_bias\":true,\"head_dim\":32}");
+    ck_assert(hp.attn_bias && hp.o_bias && hp.head_dim == 32);
+}
+END_TEST
+
+START_TEST(qwen_slides_from_a_layer_on_when_told_to)
+{
+    good("{" QWEN("qwen2") ",\"sliding_window\":8,\"max_window_layers\":1}");
+    ck_assert_int_eq(hp.window, 0);
+    good("{" QWEN("qwen3") ",\"use_sliding_window\":true,\"sliding_window\":8,"
+                           "\"max_window_layers\":2}");
+    ck_assert_int_eq(hp.window, 8);
+    ck_assert(!hp.sliding[0] && !hp.sliding[1] && hp.sliding[2] && hp.sliding[3]);
+    good("{" QWEN("qwen2") ",\"use_sliding_window\":true}"); /* from layer 28 on */
+    ck_assert(hp.window == 0 && !hp.sliding[3]);
+    good("{" QWEN("qwen2") ",\"use_sliding_window\":true,\"sliding_window\":8,\"layer_types\":"
+                           "[\"sliding_attention\",\"full_attention\",\"full_attention\","
+                           "\"full_attention\"]}");
+    ck_assert(hp.window == 8 && hp.sliding[0] && !hp.sliding[3]);
+    bad("{" QWEN("qwen2") ",\"layer_types\":[\"sliding_attention\",\"full_attention\","
+                          "\"full_attention\",\"full_attention\"]}",
+        "layer 0 slides, but 'sliding_window' is not set");
+    bad("{" QWEN("qwen2") ",\"use_sliding_window\":1}", "'use_sliding_window'");
+}
+END_TEST
+
+START_TEST(missing_kv_heads_are_the_familys_null_is_all_heads)
+{
+    static const char *const config =
+        "{\"model_type\":\"%s\",\"hidden_size\":64,\"intermediate_size\":96,"
+        "\"num_hidden_layers\":1,\"num_attention_heads\":32,\"vocab_size\":32%s}";
+    static const struct {
+        const char *family, *more;
+        int n_kv;
+    } cases[] = {{"llama", "", 32},
+                 {"mistral", "", 8},
+                 {"qwen2", "", 32},
+                 {"mistral", ",\"num_key_value_heads\":null", 32}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char text[400];
+        snprintf(text, sizeof text, config, cases[i].family, cases[i].more);
+        good(text);
+        ck_assert_int_eq(hp.n_kv, cases[i].n_kv);
+    }
 }
 END_TEST
 
@@ -202,7 +267,8 @@ END_TEST
 
 START_TEST(numbers_are_bounded_and_fit_each_other)
 {
-    bad("{\"model_type\":\"rwkv\"}", "family 'rwkv' is not supported; supported: llama, mistral");
+    bad("{\"model_type\":\"rwkv\"}",
+        "family 'rwkv' is not supported; supported: llama, mistral, qwen2");
     bad("{}", "'model_type'");
     bad("{\"model_type\":7}", "'model_type'");
     bad("{\"model_type\":\"llama\"}", "'hidden_size'");
@@ -229,6 +295,9 @@ Suite *test_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_test(t, llama_defaults);
     tcase_add_test(t, mistral_slides_by_4096_unless_told_otherwise);
+    tcase_add_test(t, qwen_has_its_own_biases_norms_and_head_size);
+    tcase_add_test(t, qwen_slides_from_a_layer_on_when_told_to);
+    tcase_add_test(t, missing_kv_heads_are_the_familys_null_is_all_heads);
     tcase_add_test(t, layer_types_win);
     tcase_add_test(t, both_spellings_of_rope_agree);
     tcase_add_test(t, old_rope_key_wins_and_the_outer_context_too);

@@ -17,21 +17,18 @@ static int load_threads(void)
 /* ---- sizes ------------------------------------------------------------------------------------
  */
 
-static int64_t n_scales(const struct ckpt_weight *w)
-{
-    return ckpt_weight_rows(w) * (ckpt_weight_k(w) / w->q.group);
-}
-
-/* The largest scale byte of a block float. Of a part of a tensor the whole tensor is looked at,
- * which lies around it. */
+/* The largest scale byte of a block float. */
 static int largest_e8m0(const struct ckpt_weight *w)
 {
     bool ggml = w->enc == CKPT_GGML; /* MXFP4: a block is the scale, then its sixteen bytes */
-    int64_t n = ggml ? ckpt_weight_rows(w) * (ckpt_weight_k(w) / 32) : n_scales(w);
-    const uint8_t *p = ggml ? w->data : w->scales;
+    int64_t groups = ckpt_weight_k(w) / 32, rows = ckpt_weight_rows(w);
     int most = 0;
-    for (int64_t i = 0; i < n * MAX2(w->row_step, 1); i++)
-        most = MAX2(most, p[ggml ? 17 * i : i]);
+    for (int64_t r = 0, n; r < rows; r += n) {
+        struct ckpt_block at;
+        n = ckpt_weight_at(w, r, &at);
+        for (int64_t i = 0; i < n * groups; i++)
+            most = MAX2(most, ggml ? at.data[17 * i] : at.scales[i]);
+    }
     return most;
 }
 
@@ -59,10 +56,13 @@ static enum cuda_scale choose_scale(const struct kern_source *s)
     enum cuda_scale all = CUDA_SCALE_LOW;
     for (int i = 0; i < s->n; i++) {
         const struct ckpt_weight *w = s->parts[i];
-        enum cuda_scale one = CUDA_SCALE_BF16;
-        if (w->enc == CKPT_AFFINE)
-            one = cuda_order_choose(w->scales, n_scales(w), s->q.bits);
-        all = MAX2(all, one);
+        if (w->enc != CKPT_AFFINE)
+            return CUDA_SCALE_BF16;
+        for (int64_t r = 0, n; r < ckpt_weight_rows(w); r += n) {
+            struct ckpt_block at;
+            n = ckpt_weight_at(w, r, &at);
+            all = MAX2(all, cuda_order_choose(at.scales, n * (s->k / s->q.group), s->q.bits));
+        }
     }
     return all;
 }
