@@ -151,7 +151,8 @@ struct act_mul_args {
     int64_t n_rows, d, stride;
     enum act_kind act;
     const float *gate, *up;
-    void *out; /* act [n_rows, d] */
+    void *out;          /* act [n_rows, d] */
+    float limit, alpha; /* ACT_GPTOSS: gate and up are clamped at it; the sigmoid's factor */
 };
 
 /* h[i] += x[i], one rounding; n elements. */
