@@ -1,4 +1,4 @@
-/* family_check.c: the tensors of dense decoders as one table, filled in by the hyperparameters.
+/* family_check.c: the tensors of decoders as one table, filled in by the hyperparameters.
  *
  * The engine binds by these names and may rely on the shapes.
  */
@@ -6,12 +6,33 @@
 
 #include <stdio.h>
 
-enum dim_name { DIM_NONE, DIM_MODEL, DIM_FF, DIM_Q, DIM_KV, DIM_HEAD, DIM_VOCAB };
-enum when { ALWAYS, UNTIED, ATTN_BIAS, O_BIAS, MLP_BIAS, QK_NORM, POST_NORMS };
+enum dim_name {
+    DIM_NONE,
+    DIM_MODEL,
+    DIM_FF,
+    DIM_Q,
+    DIM_KV,
+    DIM_HEAD,
+    DIM_VOCAB,
+    DIM_EXPERTS,
+    DIM_EXPERT_FF
+};
+enum when {
+    ALWAYS,
+    UNTIED,
+    ATTN_BIAS,
+    O_BIAS,
+    MLP_BIAS,
+    QK_NORM,
+    POST_NORMS,
+    DENSE_MLP,
+    SPARSE_MLP,
+    SPARSE_BLOCK
+};
 
 struct expected {
-    const char *name; /* %d: the layer */
-    enum dim_name dim[2];
+    const char *name;     /* %d: the layer */
+    enum dim_name dim[3]; /* DIM_NONE ends them */
     enum when when;
 };
 
@@ -36,9 +57,29 @@ static const struct expected inside[] = {
     {"model.layers.%d.self_attn.k_norm.weight", {DIM_HEAD, DIM_NONE}, QK_NORM},
     {"model.layers.%d.pre_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
     {"model.layers.%d.post_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
-    {"model.layers.%d.mlp.gate_proj.weight", {DIM_FF, DIM_MODEL}, ALWAYS},
-    {"model.layers.%d.mlp.up_proj.weight", {DIM_FF, DIM_MODEL}, ALWAYS},
-    {"model.layers.%d.mlp.down_proj.weight", {DIM_MODEL, DIM_FF}, ALWAYS},
+    {"model.layers.%d.mlp.gate_proj.weight", {DIM_FF, DIM_MODEL}, DENSE_MLP},
+    {"model.layers.%d.mlp.up_proj.weight", {DIM_FF, DIM_MODEL}, DENSE_MLP},
+    {"model.layers.%d.mlp.down_proj.weight", {DIM_MODEL, DIM_FF}, DENSE_MLP},
+    {"model.layers.%d.mlp.gate.weight", {DIM_EXPERTS, DIM_MODEL}, SPARSE_MLP},
+    {"model.layers.%d.mlp.experts.gate_proj.weight",
+     {DIM_EXPERTS, DIM_EXPERT_FF, DIM_MODEL},
+     SPARSE_MLP},
+    {"model.layers.%d.mlp.experts.up_proj.weight",
+     {DIM_EXPERTS, DIM_EXPERT_FF, DIM_MODEL},
+     SPARSE_MLP},
+    {"model.layers.%d.mlp.experts.down_proj.weight",
+     {DIM_EXPERTS, DIM_MODEL, DIM_EXPERT_FF},
+     SPARSE_MLP},
+    {"model.layers.%d.block_sparse_moe.gate.weight", {DIM_EXPERTS, DIM_MODEL}, SPARSE_BLOCK},
+    {"model.layers.%d.block_sparse_moe.experts.gate_proj.weight",
+     {DIM_EXPERTS, DIM_EXPERT_FF, DIM_MODEL},
+     SPARSE_BLOCK},
+    {"model.layers.%d.block_sparse_moe.experts.up_proj.weight",
+     {DIM_EXPERTS, DIM_EXPERT_FF, DIM_MODEL},
+     SPARSE_BLOCK},
+    {"model.layers.%d.block_sparse_moe.experts.down_proj.weight",
+     {DIM_EXPERTS, DIM_MODEL, DIM_EXPERT_FF},
+     SPARSE_BLOCK},
     {"model.layers.%d.mlp.gate_proj.bias", {DIM_FF, DIM_NONE}, MLP_BIAS},
     {"model.layers.%d.mlp.up_proj.bias", {DIM_FF, DIM_NONE}, MLP_BIAS},
     {"model.layers.%d.mlp.down_proj.bias", {DIM_MODEL, DIM_NONE}, MLP_BIAS},
@@ -59,13 +100,19 @@ static int64_t dim_value(const struct hparams *hp, enum dim_name d)
         return hp->head_dim;
     case DIM_VOCAB:
         return hp->n_vocab;
+    case DIM_EXPERTS:
+        return hp->n_expert;
+    case DIM_EXPERT_FF:
+        return hp->d_ff_expert;
     default:
         return 0;
     }
 }
 
-static bool applies(const struct hparams *hp, enum when when)
+/* layer: any outside the layers. */
+static bool applies(const struct hparams *hp, enum when when, int layer)
 {
+    const bool block = strcmp(hp->family, "mixtral") == 0;
     switch (when) {
     case UNTIED:
         return !hp->tied;
@@ -79,17 +126,37 @@ static bool applies(const struct hparams *hp, enum when when)
         return hp->qk_norm;
     case POST_NORMS:
         return hp->post_norms;
+    case DENSE_MLP:
+        return !hp->sparse[layer];
+    case SPARSE_MLP:
+        return hp->sparse[layer] && !block;
+    case SPARSE_BLOCK:
+        return hp->sparse[layer] && block;
     default:
         return true;
     }
 }
 
+/* "[rows, k]" into text. */
+static const char *shape_text(int n_dim, const int64_t *dim, char text[128])
+{
+    size_t len = 0;
+    text[len++] = '[';
+    for (int i = 0; i < n_dim && len < 128 - 26; i++)
+        len += (size_t)snprintf(text + len, 128 - len, "%s%lld", i ? ", " : "", (long long)dim[i]);
+    snprintf(text + len, 128 - len, "]");
+    return text;
+}
+
 static enum err_code check_one(const struct checkpoint *c, const struct expected *x, int layer,
                                struct err *e)
 {
-    char name[CKPT_NAME_MAX];
-    int n_dim = x->dim[1] == DIM_NONE ? 1 : 2;
-    int64_t rows = dim_value(&c->hp, x->dim[0]), k = dim_value(&c->hp, x->dim[1]);
+    char name[CKPT_NAME_MAX], want[128], found[128];
+    int64_t dim[ARRAY_LEN(x->dim)];
+    int n_dim = 0;
+    for (; n_dim < (int)ARRAY_LEN(x->dim) && x->dim[n_dim] != DIM_NONE; n_dim++)
+        dim[n_dim] = dim_value(&c->hp, x->dim[n_dim]);
+    shape_text(n_dim, dim, want);
     /* The number takes less room than its place holder leaves. */
     const char *at = strstr(x->name, "%d");
     if (at)
@@ -97,23 +164,13 @@ static enum err_code check_one(const struct checkpoint *c, const struct expected
     else
         snprintf(name, sizeof name, "%s", x->name);
     const struct ckpt_weight *w = checkpoint_find(c, name);
-    if (!w) {
-        return err_set(e, ERR_INPUT, "weight '%s' is missing, expected [%lld%s%lld] by family %s",
-                       name, (long long)rows, n_dim == 2 ? ", " : "; ",
-                       (long long)(n_dim == 2 ? k : 1), c->hp.family);
-    }
-    if (w->n_dim == n_dim && w->dim[0] == rows && (n_dim == 1 || w->dim[1] == k))
+    if (!w)
+        return err_set(e, ERR_INPUT, "weight '%s' is missing, expected %s by family %s", name, want,
+                       c->hp.family);
+    if (w->n_dim == n_dim && memcmp(w->dim, dim, (size_t)n_dim * sizeof *dim) == 0)
         return ERR_OK;
-    char found[128] = "";
-    size_t len = 0;
-    for (int i = 0; i < w->n_dim && len < sizeof found - 24; i++)
-        len += (size_t)snprintf(found + len, sizeof found - len, "%s%lld", i ? ", " : "",
-                                (long long)w->dim[i]);
-    if (n_dim == 1)
-        return err_set(e, ERR_INPUT, "weight '%s': shape [%s], expected [%lld]", name, found,
-                       (long long)rows);
-    return err_set(e, ERR_INPUT, "weight '%s': shape [%s], expected [%lld, %lld]", name, found,
-                   (long long)rows, (long long)k);
+    return err_set(e, ERR_INPUT, "weight '%s': shape %s, expected %s", name,
+                   shape_text(w->n_dim, w->dim, found), want);
 }
 
 static bool is_expected(const struct hparams *hp, const struct ckpt_weight *w)
@@ -121,7 +178,7 @@ static bool is_expected(const struct hparams *hp, const struct ckpt_weight *w)
     char rest[CKPT_NAME_MAX];
     for (size_t i = 0; i < ARRAY_LEN(outside); i++) {
         if (strcmp(outside[i].name, w->name) == 0)
-            return applies(hp, outside[i].when);
+            return applies(hp, outside[i].when, 0);
     }
     if (w->layer < 0 || w->layer >= hp->n_layer)
         return false;
@@ -130,7 +187,7 @@ static bool is_expected(const struct hparams *hp, const struct ckpt_weight *w)
         snprintf(rest, sizeof rest, "%.*s%d%s", (int)(at - inside[i].name), inside[i].name,
                  w->layer, at + 2);
         if (strcmp(rest, w->name) == 0)
-            return applies(hp, inside[i].when);
+            return applies(hp, inside[i].when, w->layer);
     }
     return false;
 }
@@ -139,12 +196,12 @@ enum err_code family_check_weights(const struct checkpoint *c, struct err *e)
 {
     enum err_code rc = ERR_OK;
     for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(outside); i++) {
-        if (applies(&c->hp, outside[i].when))
+        if (applies(&c->hp, outside[i].when, 0))
             rc = check_one(c, &outside[i], 0, e);
     }
     for (int layer = 0; rc == ERR_OK && layer < c->hp.n_layer; layer++) {
         for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(inside); i++) {
-            if (applies(&c->hp, inside[i].when))
+            if (applies(&c->hp, inside[i].when, layer))
                 rc = check_one(c, &inside[i], layer, e);
         }
     }

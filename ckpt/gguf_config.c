@@ -308,6 +308,7 @@ static enum err_code put_tensor_facts(json_t *o, struct container *const *files,
     const struct tensor *embed = find_tensor(files, n, "token_embd.weight");
     bool attn_bias = find_tensor(files, n, "blk.0.attn_q.bias") != NULL;
     bool mlp_bias = find_tensor(files, n, "blk.0.ffn_up.bias") != NULL;
+    const char *family = json_string_value(json_object_get(o, "model_type"));
     enum err_code rc =
         put_key(o, "tie_word_embeddings", json_boolean(!find_tensor(files, n, "output.weight")), e);
     if (rc == ERR_OK && embed && embed->n_dim == 2)
@@ -316,6 +317,9 @@ static enum err_code put_tensor_facts(json_t *o, struct container *const *files,
         rc = put_key(o, "attention_bias", json_boolean(attn_bias), e);
     if (rc == ERR_OK)
         rc = put_key(o, "mlp_bias", json_boolean(mlp_bias), e);
+    /* No key says so: the architecture always makes the weights of the chosen sum to 1. */
+    if (rc == ERR_OK && family && strcmp(family, "qwen3_moe") == 0)
+        rc = put_key(o, "norm_topk_prob", json_true(), e);
     return rc;
 }
 

@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#include "ckpt/hparams_moe.h"
 #include "common/str.h"
 
 #define DIM_MAX  ((int64_t)1 << 24)
@@ -15,8 +16,9 @@
 /* Which layers slide where `layer_types` does not say. */
 enum window_rule {
     WINDOW_NONE,
-    WINDOW_ALL, /* by sliding_window, null for none */
-    WINDOW_QWEN /* where use_sliding_window: those from max_window_layers on */
+    WINDOW_ALL,     /* by sliding_window, null for none */
+    WINDOW_QWEN,    /* where use_sliding_window: those from max_window_layers on */
+    WINDOW_QWEN_MOE /* where use_sliding_window: all, and layer_types is not read */
 };
 
 /* A family's HF defaults where a key is missing, and which keys it has. */
@@ -28,6 +30,9 @@ struct family {
     bool qkv_bias;               /* always on q, k and v, and on nothing else */
     bool key_attn, key_mlp_bias; /* reads attention_bias, mlp_bias */
     bool qk_norm;
+    double theta, rms_eps; /* 0: 10000; 1e-6 */
+    /* Experts; NULL: none. */
+    enum err_code (*experts)(struct hparams *hp, const json_t *o, struct err *e);
 };
 
 static const struct family families[] = {
@@ -47,6 +52,21 @@ static const struct family families[] = {
      .rule = WINDOW_QWEN,
      .key_attn = true,
      .qk_norm = true},
+    {.name = "mixtral",
+     .ctx = 131072,
+     .n_kv = 8,
+     .rule = WINDOW_ALL,
+     .theta = 1e6,
+     .rms_eps = 1e-5,
+     .experts = hparams_read_mixtral},
+    {.name = "qwen3_moe",
+     .ctx = 32768,
+     .window = 4096,
+     .n_kv = 4,
+     .rule = WINDOW_QWEN_MOE,
+     .key_attn = true,
+     .qk_norm = true,
+     .experts = hparams_read_qwen3_moe},
 };
 
 static const struct family *find_family(const char *name)
@@ -122,7 +142,7 @@ static enum err_code read_numbers(struct hparams *hp, const json_t *o, const str
 {
     const char *act = NULL;
     hp->ctx_max = f->ctx;
-    hp->rms_eps = 1e-6;
+    hp->rms_eps = f->rms_eps > 0 ? f->rms_eps : 1e-6;
     enum err_code rc =
         json_get_int(o, "max_position_embeddings", JSON_OPTIONAL, 1, INT32_MAX, &hp->ctx_max, e);
     if (rc == ERR_OK)
@@ -173,10 +193,14 @@ static enum err_code read_window(struct hparams *hp, const json_t *o, const stru
         rc = json_get_array(o, "layer_types", JSON_OPTIONAL, &types, e);
     if (rc != ERR_OK)
         return rc;
-    if (f->rule == WINDOW_QWEN)
+    if (f->rule == WINDOW_QWEN || f->rule == WINDOW_QWEN_MOE)
         rc = read_qwen_window(hp, o, &window, &first, e);
     if (rc != ERR_OK)
         return rc;
+    if (f->rule == WINDOW_QWEN_MOE) {
+        first = 0;
+        types = NULL;
+    }
     if (!types) {
         hp->window = f->rule == WINDOW_NONE || first >= hp->n_layer ? 0 : (int)window;
         for (int i = 0; i < hp->n_layer; i++)
@@ -324,13 +348,16 @@ static enum err_code read_kind(struct hparams *hp, const char *type, const json_
     return rc;
 }
 
-static enum err_code read_rope(struct hparams *hp, const json_t *o, struct err *e)
+static enum err_code read_rope(struct hparams *hp, const json_t *o, const struct family *f,
+                               struct err *e)
 {
     const json_t *rope = NULL;
     const char *type = NULL, *type_old = NULL;
     double partial = 1;
     hp->rope = (struct rope_params){.kind = ROPE_DEFAULT, .theta = 10000, .factor = 1};
     hp->rope.attention_factor = 1;
+    if (f->theta > 0)
+        hp->rope.theta = f->theta;
     enum err_code rc = find_rope(hp, o, &rope, e);
     if (rc == ERR_OK)
         rc = json_get_double(o, "rope_theta", JSON_OPTIONAL, 1, 1e15, &hp->rope.theta, e);
@@ -427,7 +454,9 @@ enum err_code hparams_from_config(struct hparams *hp, const json_t *config,
     if (rc == ERR_OK)
         rc = read_window(hp, o, f, e);
     if (rc == ERR_OK)
-        rc = read_rope(hp, o, e);
+        rc = read_rope(hp, o, f, e);
+    if (rc == ERR_OK && f->experts)
+        rc = f->experts(hp, o, e);
     if (rc == ERR_OK)
         rc = read_tokens(hp, config, o, generation, e);
     return rc;

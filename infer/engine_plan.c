@@ -280,6 +280,10 @@ static void put_hparams(struct strbuf *b, const struct hparams *hp)
     strbuf_printf(b, "\n%d %d %d %" PRId64 " %.9g %.9g %.9g %.9g\n", hp->window, hp->n_expert,
                   hp->n_expert_used, hp->d_ff_expert, (double)hp->attn_softcap,
                   (double)hp->logit_softcap, (double)hp->embed_scale, (double)hp->attn_scale);
+    for (int i = 0; hp->n_expert && i < hp->n_layer; i++)
+        strbuf_putc(b, hp->sparse[i] ? 'e' : '.');
+    if (hp->n_expert)
+        strbuf_printf(b, "\n%d %d\n", hp->softmax_all, hp->norm_topk);
 }
 
 enum err_code engine_hash_weights(const struct checkpoint *c, const struct hparams *hp,

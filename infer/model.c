@@ -9,8 +9,8 @@
 #include "common/str.h"
 
 /* Adding a family touches this table and its own file. */
-static const struct model_family *const FAMILIES[] = {&model_llama, &model_mistral, &model_qwen2,
-                                                      &model_qwen3};
+static const struct model_family *const FAMILIES[] = {
+    &model_llama, &model_mistral, &model_qwen2, &model_qwen3, &model_mixtral, &model_qwen3_moe};
 
 #define PROBLEMS_SAID 6
 

@@ -100,6 +100,7 @@ MUST_USE enum err_code model_tap(const struct model_step *s, int layer, const ch
                                  int64_t n_rows, const void *x, int64_t d, int64_t stride,
                                  size_t word_bytes, struct err *e);
 
-extern const struct model_family model_llama, model_mistral, model_qwen2, model_qwen3;
+extern const struct model_family model_llama, model_mistral, model_qwen2, model_qwen3,
+    model_mixtral, model_qwen3_moe;
 
 #endif

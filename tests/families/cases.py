@@ -12,6 +12,8 @@ import pathlib
 import numpy as np
 from safetensors.numpy import save_file
 
+import moe_cases
+
 VOCAB = 40
 PROMPT = 96  # crosses the pages of 64 tokens and every window below
 HERE = pathlib.Path(__file__).resolve().parent
@@ -58,7 +60,7 @@ CASES = {
     "qwen3-window": (family("qwen3", SILU, use_sliding_window=True, sliding_window=33,
                             max_window_layers=2), False),
     "qwen3-yarn": (family("qwen3", SILU, rope_scaling=YARN), True),
-}
+} | moe_cases.cases(SILU)
 
 
 def text_config(config):
@@ -83,7 +85,9 @@ def layer_tensors(c, i):
         out["self_attn.o_proj.bias"] = (d,)
     if c.get("mlp_bias"):
         out |= {"mlp.gate_proj.bias": (ff,), "mlp.up_proj.bias": (ff,), "mlp.down_proj.bias": (d,)}
-    if kind in ("qwen3", "gemma3_text"):
+    if moe_cases.is_sparse(c, i):
+        out = {n: s for n, s in out.items() if not n.startswith("mlp.")} | moe_cases.tensors(c)
+    if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
         out |= {"self_attn.q_norm.weight": (hd,), "self_attn.k_norm.weight": (hd,)}
     if gemma:
         out |= {"pre_feedforward_layernorm.weight": (d,),
@@ -126,11 +130,14 @@ def prompt(case):
     return (np.random.Generator(np.random.PCG64(seed)).random(PROMPT) * VOCAB).astype(int).tolist()
 
 
-def write_case(case, folder, config=None):
-    """The folder of a case; returns the SHA-256 of its weights in the order of names."""
+def write_case(case, folder, config=None, form=None):
+    """The folder of a case, with experts in another form than HF's where one is named; returns the
+    SHA-256 of its weights in the order of names."""
     config = config or CASES[case][0]
     folder.mkdir()
     tensors = {n: draw(case, n, s, config) for n, s in all_tensors(config).items()}
+    if form:
+        tensors = moe_cases.restore(text_config(config), tensors, form)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     digest = hashlib.sha256()
@@ -160,8 +167,9 @@ def new_spelling(config):
     return c
 
 
-GGUF_ARCH = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-GGUF_STEMS = {
+GGUF_ARCH = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
+             **moe_cases.GGUF_ARCH}
+GGUF_STEMS = moe_cases.GGUF_STEMS | {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
@@ -193,7 +201,7 @@ def has_gguf(config):
     """GGUF cannot say everything: no biases or windows for llama, only some rope kinds."""
     c = text_config(config)
     rope = c.get("rope_scaling") or {}
-    return c["model_type"] in GGUF_ARCH and not c.get("mlp_bias") and \
+    return c["model_type"] in GGUF_ARCH and not c.get("mlp_bias") and moe_cases.fits_gguf(c) and \
         not (c["model_type"] in ("llama", "mistral") and c.get("attention_bias")) and \
         not (c["model_type"] in ("mistral",) and c.get("sliding_window")) and \
         not c.get("use_sliding_window") and rope.get("rope_type") in (None, "linear", "yarn") and \
@@ -218,14 +226,17 @@ def write_gguf(case, path):
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     w.add_rope_freq_base(c["rope_theta"])
     w.add_rope_dimension_count(c["head_dim"])
+    moe_cases.add_gguf_keys(w, c)
     rope = c.get("rope_scaling")
     if rope:
         w.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
         w.add_rope_scaling_factor(rope["factor"])
         if "original_max_position_embeddings" in rope:
             w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
-    for name, shape in text_tensors(c).items():
-        value = draw(case, name, shape, config)
+    values = {n: draw(case, n, s, config) for n, s in text_tensors(c).items()}
+    if c["model_type"] in moe_cases.GGUF_ARCH:
+        values = moe_cases.stack(c, values, "experts")
+    for name, value in values.items():
         if arch == "llama" and ".q_proj." in name:
             value = interleave(value, c["num_attention_heads"])
         if arch == "llama" and ".k_proj." in name:
@@ -240,4 +251,4 @@ def write_gguf(case, path):
 
 
 # One case of each family, whose packed weights are held against their expansion.
-PACKED = ["llama", "mistral-window", "qwen2", "qwen3"]
+PACKED = ["llama", "mistral-window", "qwen2", "qwen3", "mixtral", "qwen3-moe-step"]
