@@ -16,9 +16,10 @@
 /* Which layers slide where `layer_types` does not say. */
 enum window_rule {
     WINDOW_NONE,
-    WINDOW_ALL,     /* by sliding_window, null for none */
-    WINDOW_QWEN,    /* where use_sliding_window: those from max_window_layers on */
-    WINDOW_QWEN_MOE /* where use_sliding_window: all, and layer_types is not read */
+    WINDOW_ALL,      /* by sliding_window, null for none */
+    WINDOW_QWEN,     /* where use_sliding_window: those from max_window_layers on */
+    WINDOW_QWEN_MOE, /* where use_sliding_window: all, and layer_types is not read */
+    WINDOW_ALTERNATE /* every other one, from the first on */
 };
 
 /* A family's HF defaults where a key is missing, and which keys it has. */
@@ -30,10 +31,21 @@ struct family {
     bool qkv_bias;               /* always on q, k and v, and on nothing else */
     bool key_attn, key_mlp_bias; /* reads attention_bias, mlp_bias */
     bool qk_norm;
+    bool attn_bias;        /* where key_attn is missing */
     double theta, rms_eps; /* 0: 10000; 1e-6 */
+    /* Where neither rope key is there; NULL: no scaling. */
+    const struct rope_params *rope;
     /* Experts; NULL: none. */
     enum err_code (*experts)(struct hparams *hp, const json_t *o, struct err *e);
 };
+
+static const struct rope_params gpt_oss_rope = {.kind = ROPE_YARN,
+                                                .theta = 150000,
+                                                .factor = 32,
+                                                .original_ctx = 4096,
+                                                .beta_fast = 32,
+                                                .beta_slow = 1,
+                                                .attention_factor = 0}; /* made of the factor */
 
 static const struct family families[] = {
     {.name = "llama", .ctx = 2048, .key_attn = true, .key_mlp_bias = true},
@@ -67,6 +79,18 @@ static const struct family families[] = {
      .key_attn = true,
      .qk_norm = true,
      .experts = hparams_read_qwen3_moe},
+    {.name = "gpt_oss",
+     .ctx = 131072,
+     .window = 128,
+     .n_kv = 8,
+     .head_dim = 64,
+     .rule = WINDOW_ALTERNATE,
+     .key_attn = true,
+     .attn_bias = true,
+     .theta = 150000,
+     .rms_eps = 1e-5,
+     .rope = &gpt_oss_rope,
+     .experts = hparams_read_gpt_oss},
 };
 
 static const struct family *find_family(const char *name)
@@ -149,6 +173,7 @@ static enum err_code read_numbers(struct hparams *hp, const json_t *o, const str
         rc = json_get_double(o, "rms_norm_eps", JSON_OPTIONAL, 0, 1, &hp->rms_eps, e);
     if (rc == ERR_OK)
         rc = json_get_bool(o, "tie_word_embeddings", JSON_OPTIONAL, &hp->tied, e);
+    hp->attn_bias = f->attn_bias;
     if (rc == ERR_OK && f->key_attn)
         rc = json_get_bool(o, "attention_bias", JSON_OPTIONAL, &hp->attn_bias, e);
     hp->o_bias = hp->attn_bias;
@@ -204,7 +229,8 @@ static enum err_code read_window(struct hparams *hp, const json_t *o, const stru
     if (!types) {
         hp->window = f->rule == WINDOW_NONE || first >= hp->n_layer ? 0 : (int)window;
         for (int i = 0; i < hp->n_layer; i++)
-            hp->sliding[i] = hp->window > 0 && i >= first;
+            hp->sliding[i] =
+                hp->window > 0 && i >= first && (f->rule != WINDOW_ALTERNATE || i % 2 == 0);
         return ERR_OK;
     }
     if (json_array_size(types) != (size_t)hp->n_layer) {
@@ -359,6 +385,10 @@ static enum err_code read_rope(struct hparams *hp, const json_t *o, const struct
     if (f->theta > 0)
         hp->rope.theta = f->theta;
     enum err_code rc = find_rope(hp, o, &rope, e);
+    if (rc == ERR_OK && !rope && f->rope) {
+        hp->rope = *f->rope;
+        hp->rope.attention_factor = yarn_scale(1, hp->rope.factor);
+    }
     if (rc == ERR_OK)
         rc = json_get_double(o, "rope_theta", JSON_OPTIONAL, 1, 1e15, &hp->rope.theta, e);
     if (rc == ERR_OK)

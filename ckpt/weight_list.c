@@ -175,6 +175,22 @@ static enum err_code mark_rope(struct checkpoint *c, struct ckpt_weight *w, stru
     return ERR_OK;
 }
 
+/* gpt-oss's experts in a folder of HF's. */
+static enum err_code add_gpt_oss(struct checkpoint *c, const struct items *all,
+                                 const struct item *it, struct err *e)
+{
+    char module[CKPT_NAME_MAX] = "";
+    size_t first = c->n_weights;
+    if (str_ends(it->t->name, "_blocks"))
+        snprintf(module, sizeof module, "%.*s", (int)(strlen(it->t->name) - strlen("_blocks")),
+                 it->t->name);
+    const struct tensor *scales = find_part(all, module, "_scales");
+    enum err_code rc = weight_gpt_oss_add(c, it->t->name, it->t, scales, e);
+    for (size_t i = first; i < c->n_weights; i++)
+        c->weights[i].layer = names_layer(c->weights[i].name);
+    return err_wrap(e, rc, "%s", it->file->path);
+}
+
 static enum err_code add_weight(struct checkpoint *c, const struct items *all,
                                 const struct item *it, const char *family, struct err *e)
 {
@@ -182,6 +198,8 @@ static enum err_code add_weight(struct checkpoint *c, const struct items *all,
     struct ckpt_weight *w = &c->weights[c->n_weights];
     bool gguf = it->file->kind == CONTAINER_GGUF, skip = false;
     *w = (struct ckpt_weight){.stored = it->t->name, .ggml = GGML_NONE};
+    if (!gguf && family && strcmp(family, "gpt_oss") == 0 && weight_gpt_oss_takes(it->t->name))
+        return add_gpt_oss(c, all, it, e);
     enum names_match match = gguf ? names_from_gguf(family, it->t->name, name)
                                   : names_from_folder(family, it->t->name, name);
     if (match == NAMES_DROPPED || (c->hp_ok && c->hp.tied && str_starts(name, "lm_head.")))
