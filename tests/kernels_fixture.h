@@ -125,6 +125,10 @@ FIX_FN struct fix_weight fix_affine(struct rng *r, int64_t rows, int64_t k, stru
  * with a global scale. */
 enum fix_block { FIX_BLOCK_PLAIN, FIX_BLOCK_HOSTILE, FIX_BLOCK_GLOBAL, FIX_BLOCK_KINDS };
 
+static const struct qformat fix_blocks[]
+    __attribute__((unused)) = {{4, 32, DT_F8_E8M0}, {8, 32, DT_F8_E8M0}, {4, 16, DT_F8_E4M3}};
+#define FIX_BLOCKS 3
+
 /* An e4m3 by its definition. */
 FIX_FN float fix_e4m3(uint32_t c)
 {

@@ -81,10 +81,8 @@ END_TEST
 /* _i: format * kinds + kind. */
 START_TEST(block_floats_equal_the_reference)
 {
-    static const struct qformat formats[] = {
-        {4, 32, DT_F8_E8M0}, {8, 32, DT_F8_E8M0}, {4, 16, DT_F8_E4M3}};
     static const int64_t k_all[] = {32, 96, 384, 1056, 2176};
-    struct qformat q = formats[_i / FIX_BLOCK_KINDS];
+    struct qformat q = fix_blocks[_i / FIX_BLOCK_KINDS];
     enum fix_block kind = (enum fix_block)(_i % FIX_BLOCK_KINDS);
     struct rng r = {.seed = (uint64_t)_i + 60};
     if (kind == FIX_BLOCK_GLOBAL && q.scale != DT_F8_E4M3)
@@ -218,14 +216,12 @@ static int64_t count_batch_differences(const char *isa, int threads, bool nan_ne
 
 START_TEST(a_row_of_block_floats_does_not_depend_on_the_batch)
 {
-    static const struct qformat formats[] = {
-        {4, 32, DT_F8_E8M0}, {8, 32, DT_F8_E8M0}, {4, 16, DT_F8_E4M3}};
     for (const char *const *isa = kern_isa_list() + 1; *isa; isa++)
-        ck_assert_int_eq(count_differences(*isa, 2, true, formats[_i]), 0);
+        ck_assert_int_eq(count_differences(*isa, 2, true, fix_blocks[_i]), 0);
     kern_plant(KERN_FAULT_CHUNK_ORDER);
-    ck_assert_int_gt(count_differences("auto", 1, false, formats[_i]), 0);
+    ck_assert_int_gt(count_differences("auto", 1, false, fix_blocks[_i]), 0);
     kern_plant(KERN_FAULT_THREAD_ORDER);
-    ck_assert_int_gt(count_differences("auto", 2, false, formats[_i]), 0);
+    ck_assert_int_gt(count_differences("auto", 2, false, fix_blocks[_i]), 0);
     kern_plant(KERN_FAULT_NONE);
 }
 END_TEST

@@ -252,13 +252,10 @@ START_TEST(hostile_scales_equal_reference)
 }
 END_TEST
 
-static const struct qformat blocks[] = {
-    {4, 32, DT_F8_E8M0}, {8, 32, DT_F8_E8M0}, {4, 16, DT_F8_E4M3}};
-
 /* _i: format. Packed equals expanded too. */
 START_TEST(block_floats_equal_reference)
 {
-    struct qformat q = blocks[_i];
+    struct qformat q = fix_blocks[_i];
     for (int kind = 0; kind < FIX_BLOCK_KINDS; kind++) {
         if (kind == FIX_BLOCK_GLOBAL && q.scale != DT_F8_E4M3)
             continue;
@@ -283,9 +280,9 @@ END_TEST
 START_TEST(zero_groups_are_plain)
 {
     for (size_t i = 0; i < 2; i++) {
-        struct matrix m = make_block(32, 64, blocks[i], FIX_BLOCK_PLAIN);
+        struct matrix m = make_block(32, 64, fix_blocks[i], FIX_BLOCK_PLAIN);
         struct cpu_kern kern = make_kern(best_isa(), 1);
-        memset(m.data + 3 * (64 * blocks[i].bits / 8), 0, (size_t)(4 * blocks[i].bits));
+        memset(m.data + 3 * (64 * fix_blocks[i].bits / 8), 0, (size_t)(4 * fix_blocks[i].bits));
         m.scales[3 * 2] = 0;
         struct kern_weight *w = load(&kern, &m);
         ck_assert_int_eq(cpu_mma_weight_of(w)->plain[0], 1);
@@ -404,7 +401,7 @@ END_TEST
 START_TEST(experts_equal_reference)
 {
     enum { experts = 5, rows = 24, used = 2, n_tok = 9, k = 320, pairs = n_tok * used };
-    struct matrix m = _i ? make_block(experts * rows, k, blocks[_i - 1], FIX_BLOCK_PLAIN)
+    struct matrix m = _i ? make_block(experts * rows, k, fix_blocks[_i - 1], FIX_BLOCK_PLAIN)
                          : make_affine(experts * rows, k, q4, false);
     struct cpu_kern kern = make_kern(best_isa(), 2);
     struct kern_weight *w = load(&kern, &m);
@@ -448,7 +445,7 @@ START_TEST(embedding_gives_rule_one)
 {
     int32_t id[] = {0, 36, 17, 17};
     for (int form = 0; form < 5; form++) {
-        struct matrix m = form > 1 ? make_block(37, 576, blocks[form - 2], FIX_BLOCK_HOSTILE)
+        struct matrix m = form > 1 ? make_block(37, 576, fix_blocks[form - 2], FIX_BLOCK_HOSTILE)
                           : form   ? make_dense(37, 576, DT_F32)
                                    : make_affine(37, 576, (struct qformat){3, 32, DT_F16}, true);
         struct cpu_kern kern = make_kern(best_isa(), 2);
@@ -476,7 +473,7 @@ END_TEST
 
 START_TEST(planted_faults_show)
 {
-    struct matrix m = _i ? make_block(64, 2048, blocks[_i - 1], FIX_BLOCK_PLAIN)
+    struct matrix m = _i ? make_block(64, 2048, fix_blocks[_i - 1], FIX_BLOCK_PLAIN)
                          : make_affine(64, 2048, q4, false);
     uint16_t *x = make_inputs(2, 2048);
     kern_plant(KERN_FAULT_CHUNK_ORDER);
@@ -504,11 +501,11 @@ Suite *test_suite(void)
     tcase_add_test(c, threads_change_nothing);
     tcase_add_test(c, neighbours_do_not_leak);
     tcase_add_test(c, packed_equals_expanded);
-    tcase_add_loop_test(c, block_floats_equal_reference, 0, ARRAY_LEN(blocks));
+    tcase_add_loop_test(c, block_floats_equal_reference, 0, FIX_BLOCKS);
     tcase_add_test(c, zero_groups_are_plain);
-    tcase_add_loop_test(c, experts_equal_reference, 0, 1 + ARRAY_LEN(blocks));
+    tcase_add_loop_test(c, experts_equal_reference, 0, 1 + FIX_BLOCKS);
     tcase_add_test(c, embedding_gives_rule_one);
-    tcase_add_loop_test(c, planted_faults_show, 0, 1 + ARRAY_LEN(blocks));
+    tcase_add_loop_test(c, planted_faults_show, 0, 1 + FIX_BLOCKS);
     tcase_set_timeout(c, 300);
     suite_add_tcase(s, c);
     return s;
