@@ -84,7 +84,7 @@ static void set_format(struct plan_item *it, struct qformat q)
         snprintf(it->note, sizeof it->note, "is in this format already: copied");
 }
 
-/* Eight bits: affine, since the block floats' eight are for larger groups of like numbers. */
+/* Eight bits, affine: what mlx-lm gives a router beside experts in mxfp4. */
 static void raise_router(struct qformat *q, int64_t k)
 {
     if (qformat_is_block(*q))
