@@ -32,22 +32,26 @@ static uint8_t group_scale(struct qformat q, float most)
     return e8m0_above(most / (q.bits == 4 ? E2M1_MAX : E4M3_MAX));
 }
 
-/* The code of a quotient; the one below where its value would be infinite (amax next to FLT_MAX).
- */
-static uint8_t code_of(float y, int bits, float s)
+/* The code, or the one below where its value would be infinite (amax next to FLT_MAX). */
+static uint8_t finite_code(uint8_t c, int bits, float s)
 {
-    uint8_t c = bits == 4 ? (uint8_t)e2m1_from_f32(y) : e4m3_from_f32(y);
-    while (s >= 0x1p118f && isinf(qformat_element(bits, c) * s))
+    while (isinf(qformat_element(bits, c) * s))
         c--;
-    return c == 0x80 ? 0 : c;
+    return c;
 }
 
 /* Codes of a group; two of four bits share a byte. */
 static void put_codes(const float *w, int n, int bits, float s, uint8_t *codes)
 {
     uint8_t code[GROUP_MAX];
-    for (int i = 0; i < n; i++)
-        code[i] = code_of(w[i] / s, bits, s);
+    for (int i = 0; bits == 4 && i < n; i++)
+        code[i] = (uint8_t)e2m1_from_f32(w[i] / s);
+    for (int i = 0; bits == 8 && i < n; i++) {
+        code[i] = e4m3_from_f32(w[i] / s);
+        code[i] = code[i] == 0x80 ? 0 : code[i];
+    }
+    for (int i = 0; s >= 0x1p118f && i < n; i++)
+        code[i] = finite_code(code[i], bits, s);
     for (int i = 0; bits == 8 && i < n; i++)
         codes[i] = code[i];
     for (int i = 0; bits == 4 && i < n; i += 2)

@@ -32,6 +32,20 @@ bool pack_run_is_plain_copy(const struct plan_item *it)
     return it->action == PLAN_COPY && ckpt_weight_in_order(it->w);
 }
 
+/* A group of a block float; codes of 4 bits by a table of their sixteen values. */
+static void decode_block(int bits, const uint8_t *codes, int n, float s, float *out)
+{
+    float value[16];
+    for (uint32_t c = 0; bits == 4 && c < 16; c++)
+        value[c] = e2m1_to_f32(c) * s;
+    for (int i = 0; bits == 4 && i < n; i += 2) {
+        out[i] = value[codes[i / 2] & 15];
+        out[i + 1] = value[codes[i / 2] >> 4];
+    }
+    for (int i = 0; bits == 8 && i < n; i++)
+        out[i] = e4m3_to_f32(codes[i]) * s;
+}
+
 void pack_run_decode(const struct pack_rows *r, float *out)
 {
     const struct qformat q = r->q;
@@ -43,9 +57,8 @@ void pack_run_decode(const struct pack_rows *r, float *out)
             int64_t at = row * groups + g;
             float s = qformat_scale(r->scales, q.scale, at);
             if (qformat_is_block(q)) {
-                s *= global;
-                for (int64_t i = g * q.group; i < (g + 1) * q.group; i++)
-                    to[i] = qformat_element(q.bits, qformat_code(c, q.bits, i)) * s;
+                const uint8_t *at_codes = c + g * q.group / 8 * q.bits;
+                decode_block(q.bits, at_codes, q.group, s * global, to + g * q.group);
                 continue;
             }
             float b = qformat_scale(r->biases, q.scale, at);
