@@ -325,8 +325,8 @@ START_TEST(rows_depend_on_themselves_alone)
     static const struct {
         int first, width, threads;
         bool crowded;
-    } ways[] = {{N, N, 2, false},  {1, 1, 2, false},    {255, 16, 2, true}, {64, 100, 2, true},
-                {257, 5, 1, true}, {99, 101, 1, false}, {256, 3, 3, true}};
+    } ways[] = {{255, 100, 2, true}, {N, N, 2, false},  {1, 1, 2, false},    {255, 16, 2, true},
+                {64, 100, 2, true},  {257, 5, 1, true}, {99, 101, 1, false}, {256, 3, 3, true}};
     struct checkpoint *shape = NULL;
     struct err e = {.text = ""};
     struct rig r = {0};
@@ -335,7 +335,8 @@ START_TEST(rows_depend_on_themselves_alone)
     int32_t *ids = rig_ids(12, N, 512);
     open_shape(&r, shape, _i, 2);
     feed(&r, &want, ids, N, N, false);
-    for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
+    const size_t n_ways = TEST_SANITIZED ? 1 : ARRAY_LEN(ways); /* minutes */
+    for (size_t i = 0; i < n_ways; i++) {
         open_shape(&r, shape, _i, ways[i].threads);
         feed(&r, &got, ids, ways[i].first, ways[i].width, ways[i].crowded);
         ck_assert_msg(rig_same_rows(&want, &got), "way %zu", i);
@@ -371,7 +372,7 @@ Suite *test_suite(void)
     tcase_add_test(l, what_is_missing_keeps_it_from_running);
     tcase_add_loop_test(l, block_floats_of_mlx_must_fit, 0, N_MLX);
     suite_add_tcase(s, l);
-    tcase_set_timeout(i, 120);
+    tcase_set_timeout(i, 300);
     tcase_add_loop_test(i, rows_depend_on_themselves_alone, 0, ARITHS);
     suite_add_tcase(s, i);
     return s;
