@@ -23,9 +23,9 @@ static bool measure(const struct kern_source *s, struct sizes *z)
 {
     z->n_tiles = (s->rows + CPU_TILE - 1) / CPU_TILE;
     z->tile_scale = 0;
+    z->scale = !s->packed ? DT_UNKNOWN : s->globals ? DT_F32 : s->q.scale;
     bool fits;
     if (s->packed) {
-        z->scale = s->globals ? DT_F32 : s->q.scale;
         size_t scales = scales_of_group(s->q) * (size_t)qformat_scale_size(z->scale);
         z->tile = qformat_row_bytes(s->q, s->k) * CPU_TILE;
         fits = checked_mul((size_t)(s->k / s->q.group), CPU_TILE * scales, &z->tile_scale);
