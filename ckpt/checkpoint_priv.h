@@ -23,6 +23,13 @@ MUST_USE enum err_code weight_list_build(struct checkpoint *c, struct err *e);
  * being stacked (a number left out, another shape or format) goes to hp_err. */
 MUST_USE enum err_code weight_experts_stack(struct checkpoint *c, const char *family,
                                             struct err *e);
+/* weight_gpt_oss.c: experts as HF stores them for gpt-oss. Does it take this stored name? */
+bool weight_gpt_oss_takes(const char *name);
+/* Adds the weights (none, one or two) of such a tensor of a folder behind the list, without their
+ * layer; scales: the tensor "..._scales" that belongs to "..._blocks", or NULL. */
+MUST_USE enum err_code weight_gpt_oss_add(struct checkpoint *c, const char *name,
+                                          const struct tensor *t, const struct tensor *scales,
+                                          struct err *e);
 /* The HF family in force: config.json's model_type, or that of its text_config; NULL: none. */
 const char *weight_list_family(const struct checkpoint *c);
 

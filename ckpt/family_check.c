@@ -13,6 +13,7 @@ enum dim_name {
     DIM_Q,
     DIM_KV,
     DIM_HEAD,
+    DIM_HEADS,
     DIM_VOCAB,
     DIM_EXPERTS,
     DIM_EXPERT_FF
@@ -27,7 +28,11 @@ enum when {
     POST_NORMS,
     DENSE_MLP,
     SPARSE_MLP,
-    SPARSE_BLOCK
+    SPARSE_BLOCK,
+    SPARSE_GATE,
+    SINKS,
+    ROUTER_BIAS,
+    EXPERT_BIAS
 };
 
 struct expected {
@@ -60,7 +65,13 @@ static const struct expected inside[] = {
     {"model.layers.%d.mlp.gate_proj.weight", {DIM_FF, DIM_MODEL}, DENSE_MLP},
     {"model.layers.%d.mlp.up_proj.weight", {DIM_FF, DIM_MODEL}, DENSE_MLP},
     {"model.layers.%d.mlp.down_proj.weight", {DIM_MODEL, DIM_FF}, DENSE_MLP},
-    {"model.layers.%d.mlp.gate.weight", {DIM_EXPERTS, DIM_MODEL}, SPARSE_MLP},
+    {"model.layers.%d.self_attn.sinks", {DIM_HEADS, DIM_NONE}, SINKS},
+    {"model.layers.%d.mlp.gate.weight", {DIM_EXPERTS, DIM_MODEL}, SPARSE_GATE},
+    {"model.layers.%d.mlp.router.weight", {DIM_EXPERTS, DIM_MODEL}, ROUTER_BIAS},
+    {"model.layers.%d.mlp.router.bias", {DIM_EXPERTS, DIM_NONE}, ROUTER_BIAS},
+    {"model.layers.%d.mlp.experts.gate_proj.bias", {DIM_EXPERTS, DIM_EXPERT_FF}, EXPERT_BIAS},
+    {"model.layers.%d.mlp.experts.up_proj.bias", {DIM_EXPERTS, DIM_EXPERT_FF}, EXPERT_BIAS},
+    {"model.layers.%d.mlp.experts.down_proj.bias", {DIM_EXPERTS, DIM_MODEL}, EXPERT_BIAS},
     {"model.layers.%d.mlp.experts.gate_proj.weight",
      {DIM_EXPERTS, DIM_EXPERT_FF, DIM_MODEL},
      SPARSE_MLP},
@@ -98,6 +109,8 @@ static int64_t dim_value(const struct hparams *hp, enum dim_name d)
         return (int64_t)hp->n_kv * hp->head_dim;
     case DIM_HEAD:
         return hp->head_dim;
+    case DIM_HEADS:
+        return hp->n_head;
     case DIM_VOCAB:
         return hp->n_vocab;
     case DIM_EXPERTS:
@@ -130,6 +143,14 @@ static bool applies(const struct hparams *hp, enum when when, int layer)
         return !hp->sparse[layer];
     case SPARSE_MLP:
         return hp->sparse[layer] && !block;
+    case SPARSE_GATE:
+        return hp->sparse[layer] && !block && !hp->router_bias;
+    case SINKS:
+        return hp->sinks;
+    case ROUTER_BIAS:
+        return hp->router_bias;
+    case EXPERT_BIAS:
+        return hp->expert_bias;
     case SPARSE_BLOCK:
         return hp->sparse[layer] && block;
     default:

@@ -221,6 +221,9 @@ static enum err_code put_scaling(json_t *o, const struct gguf_meta *m, const cha
     rc = put_key(scaling, "rope_type", json_stringn(type.text, type.len), e);
     for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(keys); i++)
         rc = put_row(scaling, m, prefix, &keys[i], e);
+    /* No key says it: what the published gpt-oss has. */
+    if (rc == ERR_OK && strcmp(arch, "gpt-oss") == 0)
+        rc = put_key(scaling, "truncate", json_false(), e);
     if (rc != ERR_OK) {
         json_decref(scaling);
         return rc;

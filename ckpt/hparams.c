@@ -43,10 +43,21 @@ struct family {
     bool gemma;
     float attn_softcap, logit_softcap;
     bool two_ropes;        /* full layers by rope_theta, sliding ones by rope_local_base_freq */
+    bool attn_bias;        /* where key_attn is missing */
     double theta, rms_eps; /* 0: 10000; 1e-6 */
+    /* Where neither rope key is there; NULL: no scaling. */
+    const struct rope_params *rope;
     /* Experts; NULL: none. */
     enum err_code (*experts)(struct hparams *hp, const json_t *o, struct err *e);
 };
+
+static const struct rope_params gpt_oss_rope = {.kind = ROPE_YARN,
+                                                .theta = 150000,
+                                                .factor = 32,
+                                                .original_ctx = 4096,
+                                                .beta_fast = 32,
+                                                .beta_slow = 1,
+                                                .attention_factor = 0}; /* made of the factor */
 
 static const struct family families[] = {
     {.name = "llama", .ctx = 2048, .key_attn = true, .key_mlp_bias = true},
@@ -118,6 +129,19 @@ static const struct family families[] = {
      .act = ACT_GELU_TANH,
      .gemma = true,
      .two_ropes = true},
+    {.name = "gpt_oss",
+     .ctx = 131072,
+     .window = 128,
+     .n_kv = 8,
+     .head_dim = 64,
+     .rule = WINDOW_PERIOD,
+     .period = 2,
+     .key_attn = true,
+     .attn_bias = true,
+     .theta = 150000,
+     .rms_eps = 1e-5,
+     .rope = &gpt_oss_rope,
+     .experts = hparams_read_gpt_oss},
 };
 
 static const struct family *find_family(const char *name, bool wrapped)
@@ -217,6 +241,7 @@ static enum err_code read_numbers(struct hparams *hp, const json_t *o, const str
         rc = json_get_double(o, "rms_norm_eps", JSON_OPTIONAL, 0, 1, &hp->rms_eps, e);
     if (rc == ERR_OK)
         rc = json_get_bool(o, "tie_word_embeddings", JSON_OPTIONAL, &hp->tied, e);
+    hp->attn_bias = f->attn_bias;
     if (rc == ERR_OK && f->key_attn)
         rc = json_get_bool(o, "attention_bias", JSON_OPTIONAL, &hp->attn_bias, e);
     hp->o_bias = hp->attn_bias;
@@ -523,7 +548,16 @@ static enum err_code read_rope(struct hparams *hp, const json_t *o, const struct
     enum err_code rc = find_rope(hp, o, &rope, e);
     if (rc != ERR_OK)
         return rc;
-    return read_rope_set(hp, &hp->rope, o, rope, "rope_theta", f->theta > 0 ? f->theta : 10000, e);
+    rc = read_rope_set(hp, &hp->rope, o, rope, "rope_theta", f->theta > 0 ? f->theta : 10000, e);
+    if (rc == ERR_OK && !rope && f->rope) {
+        double theta = hp->rope.theta;
+        int partial = hp->rope.partial_dims;
+        hp->rope = *f->rope;
+        hp->rope.theta = theta;
+        hp->rope.partial_dims = partial;
+        hp->rope.attention_factor = yarn_scale(1, hp->rope.factor);
+    }
+    return rc;
 }
 
 /* ---- special tokens ------------------------------------------------------------------------- */

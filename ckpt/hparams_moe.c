@@ -67,3 +67,23 @@ enum err_code hparams_read_qwen3_moe(struct hparams *hp, const json_t *o, struct
         hp->sparse[i] = hp->n_expert > 0 && (i + 1) % step == 0;
     return rc == ERR_OK ? read_dense_layers(hp, o, e) : rc;
 }
+
+enum err_code hparams_read_gpt_oss(struct hparams *hp, const json_t *o, struct err *e)
+{
+    double limit = 7, alpha = 1.702;
+    enum err_code rc = read_counts(hp, o, 128, 4, e);
+    if (rc == ERR_OK && hp->n_expert == 0)
+        rc = err_set(e, ERR_INPUT, "no experts, expected at least one");
+    if (rc == ERR_OK)
+        rc = json_get_double(o, "swiglu_limit", JSON_OPTIONAL, 1e-6, 1e6, &limit, e);
+    if (rc == ERR_OK)
+        rc = json_get_double(o, "swiglu_alpha", JSON_OPTIONAL, 1e-6, 1e6, &alpha, e);
+    hp->d_ff_expert = hp->d_ff;
+    hp->act = ACT_GPTOSS;
+    hp->act_limit = (float)limit;
+    hp->act_alpha = (float)alpha;
+    hp->sinks = hp->router_bias = hp->expert_bias = true;
+    for (int i = 0; i < hp->n_layer; i++)
+        hp->sparse[i] = true;
+    return rc;
+}

@@ -6,5 +6,6 @@
 
 MUST_USE enum err_code hparams_read_mixtral(struct hparams *hp, const json_t *o, struct err *e);
 MUST_USE enum err_code hparams_read_qwen3_moe(struct hparams *hp, const json_t *o, struct err *e);
+MUST_USE enum err_code hparams_read_gpt_oss(struct hparams *hp, const json_t *o, struct err *e);
 
 #endif

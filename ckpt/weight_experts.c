@@ -94,7 +94,7 @@ static bool is_alike(const struct ckpt_weight *a, const struct ckpt_weight *b)
     return a->enc == b->enc && a->dtype == b->dtype && a->ggml == b->ggml &&
            a->q.bits == b->q.bits && a->q.group == b->q.group && a->q.scale == b->q.scale &&
            a->n_dim == b->n_dim && memcmp(a->dim, b->dim, sizeof a->dim) == 0 &&
-           ckpt_weight_row_bytes(a) > 0;
+           !a->globals == !b->globals && ckpt_weight_row_bytes(a) > 0;
 }
 
 /* The n singles of one matrix as a weight behind the list; false when they do not fit together. */
@@ -125,11 +125,12 @@ static bool stack_singles(struct checkpoint *c, const struct single *s, int n, s
     w->name = kept;
     w->bytes = 0;
     for (int i = 0; i < n; i++) {
-        blocks[i] = (struct ckpt_block){s[i].w->data, s[i].w->scales, s[i].w->biases};
+        const struct ckpt_weight *x = s[i].w;
+        blocks[i] = (struct ckpt_block){x->data, x->scales, x->biases, x->globals};
         w->bytes += s[i].w->bytes;
     }
     w->blocks = blocks;
-    w->data = w->scales = w->biases = NULL;
+    w->data = w->scales = w->biases = w->globals = NULL;
     memmove(w->dim + 1, first->dim, (CKPT_DIMS_MAX - 1) * sizeof *w->dim);
     w->dim[0] = n;
     w->n_dim = first->n_dim + 1;
@@ -157,13 +158,15 @@ static enum err_code add_half(struct checkpoint *c, const struct ckpt_weight *fu
     const char *kept = arena_strdup(c->priv->arena, name);
     if (!blocks || !kept)
         return arena_error(c->priv->arena, (size_t)n * sizeof *blocks, e);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
         ckpt_weight_at(fused, (2 * i + half) * rows, &blocks[i]);
+        blocks[i].globals = ckpt_weight_stored_global(fused, (2 * i + half) * rows);
+    }
     struct ckpt_weight *w = &c->weights[c->n_weights++];
     *w = *fused;
     w->name = kept;
     w->blocks = blocks;
-    w->data = w->scales = w->biases = NULL;
+    w->data = w->scales = w->biases = w->globals = NULL;
     w->bytes = fused->bytes / 2;
     w->dim[1] = rows;
     return ERR_OK;

@@ -22,7 +22,7 @@ struct decoder_linear {
 };
 
 struct decoder_attention {
-    float *norm, *q_norm, *k_norm, *post_norm; /* NULL where the family has none */
+    float *norm, *q_norm, *k_norm, *post_norm, *sinks; /* NULL where the family has none */
     struct decoder_linear q, k, v, o;
 };
 

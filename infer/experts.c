@@ -2,21 +2,32 @@
 #include "infer/experts.h"
 
 void experts_bind(struct model_binder *b, const struct hparams *hp, struct experts *x, int layer,
-                  const char *block)
+                  const char *block, const char *router)
 {
     const int64_t d = hp->d_model, ff = hp->d_ff_expert;
     const struct {
         struct kern_weight **w;
+        float **bias;
         int64_t rows, k;
         const char *name;
-    } stacks[] = {{&x->gate, ff, d, "gate"}, {&x->up, ff, d, "up"}, {&x->down, d, ff, "down"}};
+    } stacks[] = {{&x->gate, &x->gate_bias, ff, d, "gate"},
+                  {&x->up, &x->up_bias, ff, d, "up"},
+                  {&x->down, &x->down_bias, d, ff, "down"}};
     model_want_vector(b, &x->norm, d, "model.layers.%d.post_attention_layernorm.weight", layer);
-    model_want_matrix(b, &x->router, hp->n_expert, d, "model.layers.%d.%s.gate.weight", layer,
-                      block);
-    for (size_t i = 0; i < ARRAY_LEN(stacks); i++)
+    model_want_matrix(b, &x->router, hp->n_expert, d, "model.layers.%d.%s.%s.weight", layer, block,
+                      router);
+    if (hp->router_bias)
+        model_want_vector(b, &x->router_bias, hp->n_expert, "model.layers.%d.%s.%s.bias", layer,
+                          block, router);
+    for (size_t i = 0; i < ARRAY_LEN(stacks); i++) {
         model_want_experts(b, stacks[i].w, hp->n_expert, stacks[i].rows, stacks[i].k,
                            "model.layers.%d.%s.experts.%s_proj.weight", layer, block,
                            stacks[i].name);
+        if (hp->expert_bias)
+            model_want_vectors(b, stacks[i].bias, hp->n_expert, stacks[i].rows,
+                               "model.layers.%d.%s.experts.%s_proj.bias", layer, block,
+                               stacks[i].name);
+    }
 }
 
 void experts_plan(const struct hparams *hp, const struct model_dims *dims, struct experts_room *r,
@@ -68,7 +79,7 @@ static struct buffers buffers_of(const struct decoder_pass *f, const struct expe
 static enum err_code choose(const struct decoder_pass *f, const struct experts *x,
                             const struct buffers *t, struct err *e)
 {
-    const struct decoder_linear router = {.w = x->router};
+    const struct decoder_linear router = {x->router, x->router_bias};
     struct route_args a = {.n_tok = (int)f->n, .n_expert = f->hp->n_expert};
     a.n_used = f->hp->n_expert_used;
     a.logits = t->logits;
@@ -84,17 +95,18 @@ static enum err_code choose(const struct decoder_pass *f, const struct experts *
 
 /* Products of all pairs with their experts' rows of w. */
 static enum err_code multiply(const struct decoder_pass *f, const struct buffers *t, const void *in,
-                              int x_div, const struct kern_weight *w, float *out,
-                              int64_t out_stride, struct err *e)
+                              int x_div, struct decoder_linear l, float *out, int64_t out_stride,
+                              struct err *e)
 {
     struct expert_linear_args a = {.n_pairs = t->n_pairs, .n_expert = f->hp->n_expert};
     a.x_div = x_div;
     a.order = t->order;
     a.first = t->first;
     a.x = in;
-    a.w = w;
+    a.w = l.w;
+    a.bias = l.bias;
     a.out = out;
-    a.rows = kern_weight_rows(w) / f->hp->n_expert;
+    a.rows = kern_weight_rows(l.w) / f->hp->n_expert;
     a.out_stride = out_stride;
     return kern_expert_linear(f->s->k, &a, e);
 }
@@ -105,13 +117,16 @@ static enum err_code run_gated(const struct decoder_pass *f, const struct expert
 {
     const int64_t ff = f->hp->d_ff_expert;
     const int used = f->hp->n_expert_used;
-    enum err_code rc = multiply(f, t, f->x, used, x->gate, t->gate_up, 2 * ff, e);
+    const struct decoder_linear gate = {x->gate, x->gate_bias}, up = {x->up, x->up_bias};
+    enum err_code rc = multiply(f, t, f->x, used, gate, t->gate_up, 2 * ff, e);
     if (rc == ERR_OK)
-        rc = multiply(f, t, f->x, used, x->up, t->gate_up + ff, 2 * ff, e);
+        rc = multiply(f, t, f->x, used, up, t->gate_up + ff, 2 * ff, e);
     struct act_mul_args m = {.n_rows = t->n_pairs, .d = ff, .stride = 2 * ff, .act = f->hp->act};
     m.gate = t->gate_up;
     m.up = t->gate_up + ff;
     m.out = t->act;
+    m.limit = f->hp->act_limit;
+    m.alpha = f->hp->act_alpha;
     return rc == ERR_OK ? kern_act_mul(f->s->k, &m, e) : rc;
 }
 
@@ -122,6 +137,7 @@ enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
     const struct buffers t = buffers_of(f, r);
     const int used = f->hp->n_expert_used;
     const int64_t ff = f->hp->d_ff_expert, n_expert = f->hp->n_expert;
+    const struct decoder_linear down = {x->down, x->down_bias};
     enum err_code rc = decoder_norm(f, x->norm, e);
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "ffn_norm", f->n, f->x, f->d, f->d, f->act_bytes, e);
@@ -137,7 +153,7 @@ enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "act", f->n, t.act, used * ff, used * ff, f->act_bytes, e);
     if (rc == ERR_OK)
-        rc = multiply(f, &t, t.act, 1, x->down, t.y, f->d, e);
+        rc = multiply(f, &t, t.act, 1, down, t.y, f->d, e);
     struct combine_args c = {.n_tok = (int)f->n, .n_used = used, .d = f->d, .y = t.y};
     c.weight = t.weight;
     c.out = f->delta;

@@ -16,6 +16,8 @@
 struct experts {
     float *norm;
     struct kern_weight *router, *gate, *up, *down;
+    /* [n_expert]; [n_expert, rows]; NULL where the family has none. */
+    float *router_bias, *gate_bias, *up_bias, *down_bias;
 };
 
 /* Offsets in the scratch block, from where the dense MLP's would begin. */
@@ -23,9 +25,10 @@ struct experts_room {
     size_t logits, expert, weight, order, first, gate_up, act, y;
 };
 
-/* "model.layers.<layer>.<block>.gate.weight" and "....experts.{gate,up,down}_proj.weight". */
+/* "model.layers.<layer>.<block>.<router>.weight" and "....experts.{gate,up,down}_proj.weight", and
+ * their biases where the hyperparameters say so. */
 void experts_bind(struct model_binder *b, const struct hparams *hp, struct experts *x, int layer,
-                  const char *block);
+                  const char *block, const char *router);
 void experts_plan(const struct hparams *hp, const struct model_dims *d, struct experts_room *r,
                   size_t *used);
 void experts_limits(const struct hparams *hp, struct kern_limits *l);

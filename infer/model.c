@@ -10,8 +10,8 @@
 
 /* Adding a family touches this table and its own file. */
 static const struct model_family *const FAMILIES[] = {
-    &model_llama,  &model_mistral, &model_qwen2,   &model_qwen3,
-    &model_gemma2, &model_gemma3,  &model_mixtral, &model_qwen3_moe};
+    &model_llama,  &model_mistral, &model_qwen2,     &model_qwen3,  &model_gemma2,
+    &model_gemma3, &model_mixtral, &model_qwen3_moe, &model_gpt_oss};
 
 #define PROBLEMS_SAID 6
 
@@ -196,6 +196,18 @@ void model_want_vector(struct model_binder *b, float **v, int64_t n, const char 
     add_item(b, (struct item){.src = find_shaped(b, name, 1, &n), .vector = v});
 }
 
+void model_want_vectors(struct model_binder *b, float **v, int n_vectors, int64_t n,
+                        const char *fmt, ...)
+{
+    char name[CKPT_NAME_MAX];
+    const int64_t dim[2] = {n_vectors, n};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    add_item(b, (struct item){.src = find_shaped(b, name, 2, dim), .vector = v});
+}
+
 static bool is_same_data(const struct ckpt_weight *a, const struct ckpt_weight *b)
 {
     bool same = a->enc == b->enc && a->n_dim == b->n_dim && a->bytes == b->bytes;
@@ -205,13 +217,16 @@ static bool is_same_data(const struct ckpt_weight *a, const struct ckpt_weight *
         (a->enc == CKPT_GGML && a->ggml != b->ggml))
         return false;
     size_t data = a->bytes;
-    if (a->enc == CKPT_AFFINE) {
-        if (a->q.bits != b->q.bits || a->q.group != b->q.group || a->q.scale != b->q.scale)
+    if (ckpt_weight_packed(a)) {
+        if (!qformat_same(a->q, b->q) || ckpt_weight_n_globals(a) != ckpt_weight_n_globals(b))
             return false;
         size_t n = (size_t)(ckpt_weight_rows(a) * (ckpt_weight_k(a) / a->q.group)) *
-                   (a->q.scale == DT_F32 ? 4 : 2);
-        data -= 2 * n;
-        same = memcmp(a->scales, b->scales, n) == 0 && memcmp(a->biases, b->biases, n) == 0;
+                   (size_t)qformat_scale_size(a->q.scale);
+        size_t globals = 4 * (size_t)ckpt_weight_n_globals(a);
+        data = (size_t)ckpt_weight_rows(a) * qformat_row_bytes(a->q, ckpt_weight_k(a));
+        same = memcmp(a->scales, b->scales, n) == 0 &&
+               (!a->biases || memcmp(a->biases, b->biases, n) == 0) &&
+               (!globals || memcmp(a->globals, b->globals, globals) == 0);
     }
     return same && memcmp(a->data, b->data, data) == 0;
 }
@@ -337,9 +352,11 @@ enum err_code model_bind(struct model **out, const struct checkpoint *c, struct 
     return rc;
 }
 
+/* Values of a vector, or of several one behind another. */
 static size_t vector_bytes(const struct item *item)
 {
-    return align_up((size_t)ckpt_weight_k(item->src) * sizeof(float), ARENA_ALIGN);
+    size_t n = (size_t)(ckpt_weight_rows(item->src) * ckpt_weight_k(item->src));
+    return align_up(n * sizeof(float), ARENA_ALIGN);
 }
 
 uint64_t model_weight_bytes(const struct model *m, const struct kern *k)
@@ -354,12 +371,12 @@ uint64_t model_weight_bytes(const struct model *m, const struct kern *k)
 
 static enum err_code load_vector(const struct item *item, struct kern *k, struct err *e)
 {
-    int64_t n = ckpt_weight_k(item->src);
+    int64_t rows = ckpt_weight_rows(item->src), n = rows * ckpt_weight_k(item->src);
     float *host = malloc((size_t)n * sizeof *host);
     if (!host)
         return err_set(e, ERR_NOMEM, "out of memory for %lld values", (long long)n);
     void *dev = NULL;
-    enum err_code rc = ckpt_weight_decode(item->src, 0, 1, host, e);
+    enum err_code rc = ckpt_weight_decode(item->src, 0, rows, host, e);
     if (rc == ERR_OK)
         rc = kern_alloc(k, (size_t)n * sizeof *host, &dev, e);
     if (rc == ERR_OK) {

@@ -89,6 +89,9 @@ void model_want_experts(struct model_binder *b, struct kern_weight **w, int n_ex
                         int64_t k, const char *fmt, ...) PRINTF_LIKE(6, 7);
 void model_want_vector(struct model_binder *b, float **v, int64_t n, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
+/* n_vectors of n values each, one behind another: a bias for each expert. */
+void model_want_vectors(struct model_binder *b, float **v, int n_vectors, int64_t n,
+                        const char *fmt, ...) PRINTF_LIKE(5, 6);
 /* The head of a tied model is the embedding; a separate head with other bytes is refused. */
 void model_want_tied_head(struct model_binder *b, const char *head, const char *embedding);
 
@@ -102,6 +105,6 @@ MUST_USE enum err_code model_tap(const struct model_step *s, int layer, const ch
 
 extern const struct model_family model_llama, model_mistral, model_qwen2, model_qwen3;
 extern const struct model_family model_gemma2, model_gemma3;
-extern const struct model_family model_mixtral, model_qwen3_moe;
+extern const struct model_family model_mixtral, model_qwen3_moe, model_gpt_oss;
 
 #endif

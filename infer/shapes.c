@@ -47,6 +47,16 @@ static const struct {
         "sliding_window": null, "max_position_embeddings": 32768, "rms_norm_eps": 1e-05,
         "rope_theta": 1000000.0, "tie_word_embeddings": false
     })},
+    {"gpt-oss-20b", CONFIG({
+        "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880,
+        "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 64, "vocab_size": 201088, "num_local_experts": 32, "num_experts_per_tok": 4,
+        "sliding_window": 128, "swiglu_limit": 7.0, "attention_bias": true,
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 150000,
+        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "original_max_position_embeddings": 4096, "truncate": false},
+        "tie_word_embeddings": false
+    })},
     {"smollm2-135m", CONFIG({
         "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
         "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
@@ -65,6 +75,12 @@ static const struct {
         "vocab_size": 512, "num_local_experts": 4, "num_experts_per_tok": 2,
         "max_position_embeddings": 16384, "tie_word_embeddings": false, "rms_norm_eps": 1e-05,
         "rope_theta": 1000000.0
+    })},
+    {"tiny-gpt-oss", CONFIG({
+        "model_type": "gpt_oss", "hidden_size": 320, "intermediate_size": 640,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+        "vocab_size": 512, "num_local_experts": 6, "num_experts_per_tok": 3,
+        "sliding_window": 100, "max_position_embeddings": 16384, "tie_word_embeddings": false
     })},
     {"tiny-qwen3-moe", CONFIG({
         "model_type": "qwen3_moe", "hidden_size": 128, "intermediate_size": 256,
@@ -151,8 +167,8 @@ struct synthetic {
     /* Scales and biases by row length and bits: they set the size of a product. */
     struct grid {
         int64_t k;
-        int bits;
-        struct pool scales, biases;
+        struct qformat q;
+        struct pool scales, biases; /* no biases for block floats */
     } grid[K_KINDS];
     int n_grids;
 };
@@ -166,8 +182,14 @@ static size_t scale_bytes(const struct ckpt_weight *w)
  * the codes. */
 static void fill_grid(struct grid *g)
 {
-    struct rng r = {.seed = (uint64_t)g->k * 16 + (uint64_t)g->bits};
-    double codes = (double)(1 << g->bits) - 1, step = sqrt(12.0 / (double)g->k) / codes;
+    struct rng r = {.seed = (uint64_t)g->k * 16 + (uint64_t)g->q.bits};
+    /* e2m1 codes have a mean square of 8.6: two powers of two about the step. */
+    int power = (int)floor(log2(1 / sqrt(8.6 * (double)g->k)));
+    for (size_t i = 0; qformat_is_block(g->q) && i < SCALE_STRETCH; i++)
+        g->scales.data[i] = (uint8_t)(127 + power + (int)rng_below(&r, 2));
+    if (qformat_is_block(g->q))
+        return;
+    double codes = (double)(1 << g->q.bits) - 1, step = sqrt(12.0 / (double)g->k) / codes;
     for (size_t i = 0; i < SCALE_STRETCH / 2; i++) {
         uint16_t s = bf16_from_f32((float)(step * (0.75 + 0.5 * rng_double(&r))));
         store_u16(g->scales.data + 2 * i, s);
@@ -175,10 +197,10 @@ static void fill_grid(struct grid *g)
     }
 }
 
-static struct grid *find_grid(struct synthetic *s, int64_t k, int bits)
+static struct grid *find_grid(struct synthetic *s, int64_t k, struct qformat q)
 {
     for (int i = 0; i < s->n_grids; i++) {
-        if (s->grid[i].k == k && s->grid[i].bits == bits)
+        if (s->grid[i].k == k && qformat_same(s->grid[i].q, q))
             return &s->grid[i];
     }
     return NULL;
@@ -188,15 +210,15 @@ static struct grid *find_grid(struct synthetic *s, int64_t k, int bits)
 static enum err_code want_grid(struct synthetic *s, const struct ckpt_weight *w, size_t most,
                                struct err *e)
 {
-    if (find_grid(s, ckpt_weight_k(w), w->q.bits))
+    if (find_grid(s, ckpt_weight_k(w), w->q))
         return ERR_OK;
     if (s->n_grids == K_KINDS)
         return err_set(e, ERR_INTERNAL, "more than %d row lengths", K_KINDS);
     struct grid *g = &s->grid[s->n_grids++];
     g->k = ckpt_weight_k(w);
-    g->bits = w->q.bits;
+    g->q = w->q;
     enum err_code rc = pool_open(&g->scales, SCALE_STRETCH, most, e);
-    if (rc == ERR_OK)
+    if (rc == ERR_OK && !qformat_is_block(g->q))
         rc = pool_open(&g->biases, SCALE_STRETCH, most, e);
     if (rc == ERR_OK)
         fill_grid(g);
@@ -217,9 +239,11 @@ static enum err_code add_weight(struct synthetic *s, const struct model_tensor *
     w->layer = names_layer(t->name);
     const int64_t k = ckpt_weight_k(w), rows = ckpt_weight_rows(w);
     if (t->n_dim >= 2 && k % GROUP == 0 && str_ends(t->name, ".weight")) {
-        w->enc = CKPT_AFFINE;
-        w->q = (struct qformat){w->role == ROLE_ROUTER ? 8 : 4, GROUP, DT_BF16};
-        w->bytes = (size_t)rows * qformat_row_bytes(w->q, k) + 2 * scale_bytes(w);
+        bool gpt_oss = s->c.hp.act == ACT_GPTOSS, mx = gpt_oss && w->role == ROLE_EXPERT;
+        w->enc = mx ? CKPT_MX : CKPT_AFFINE;
+        w->q = (struct qformat){gpt_oss || w->role == ROLE_ROUTER ? 8 : 4, GROUP, DT_BF16};
+        w->q = mx ? QFORMAT_MXFP4 : w->q;
+        w->bytes = (size_t)rows * qformat_row_bytes(w->q, k) + (mx ? 1 : 2) * scale_bytes(w);
         return ERR_OK;
     }
     /* Vectors: one for norms, zero for biases; a matrix whose rows no group divides is zero. */
@@ -238,7 +262,7 @@ static enum err_code fill_weights(struct synthetic *s, struct err *e)
     size_t codes = 0, scales = 0;
     for (size_t i = 0; i < s->c.n_weights; i++) {
         const struct ckpt_weight *w = &s->c.weights[i];
-        if (w->enc == CKPT_AFFINE) {
+        if (ckpt_weight_packed(w)) {
             codes = MAX2(codes, w->bytes);
             scales = MAX2(scales, scale_bytes(w));
         }
@@ -251,12 +275,12 @@ static enum err_code fill_weights(struct synthetic *s, struct err *e)
     }
     for (size_t i = 0; rc == ERR_OK && i < s->c.n_weights; i++) {
         struct ckpt_weight *w = &s->c.weights[i];
-        if (w->enc != CKPT_AFFINE)
+        if (!ckpt_weight_packed(w))
             continue;
         rc = want_grid(s, w, scales, e);
         if (rc != ERR_OK)
             break;
-        const struct grid *g = find_grid(s, ckpt_weight_k(w), w->q.bits);
+        const struct grid *g = find_grid(s, ckpt_weight_k(w), w->q);
         w->data = s->codes.data;
         w->scales = g->scales.data;
         w->biases = g->biases.data;

@@ -2,8 +2,9 @@
  * shapes with synthetic weights.
  *
  * A synthetic checkpoint has every tensor that the family binds, in 4 bits with groups of 64 (the
- * router in 8), random codes and norms of one. Its matrices share one stretch of random bytes that
- * is mapped again and again, so a 30 B model takes some 100 MB of memory. For measuring only.
+ * router in 8; gpt-oss in 8 with experts in mxfp4), random codes and norms of one. Its matrices
+ * share one stretch of random bytes that is mapped again and again, so a 30 B model takes some 100
+ * MB of memory. For measuring only.
  */
 #ifndef ASSAY_INFER_SHAPES_H
 #define ASSAY_INFER_SHAPES_H

@@ -24,7 +24,7 @@ static enum err_code bind(struct model *m, struct model_binder *b, struct err *e
         return err_set(e, ERR_NOMEM, "out of memory for %d layers", hp->n_layer);
     for (int i = 0; i < hp->n_layer; i++) {
         decoder_bind_attention(b, hp, &p->decoder.layers[i].attn, i);
-        experts_bind(b, hp, &p->experts[i], i, "block_sparse_moe");
+        experts_bind(b, hp, &p->experts[i], i, "block_sparse_moe", "gate");
     }
     return ERR_OK;
 }

@@ -24,7 +24,7 @@ static enum err_code bind(struct model *m, struct model_binder *b, struct err *e
     for (int i = 0; i < hp->n_layer; i++) {
         decoder_bind_attention(b, hp, &p->decoder.layers[i].attn, i);
         if (hp->sparse[i])
-            experts_bind(b, hp, &p->experts[i], i, "mlp");
+            experts_bind(b, hp, &p->experts[i], i, "mlp", "gate");
         else
             decoder_bind_mlp(b, hp, &p->decoder.layers[i].mlp, i);
     }
