@@ -6,8 +6,19 @@
 
 #include <stdio.h>
 
-enum dim_name { DIM_NONE, DIM_MODEL, DIM_FF, DIM_Q, DIM_KV, DIM_HEAD, DIM_VOCAB };
-enum when { ALWAYS, UNTIED, ATTN_BIAS, O_BIAS, MLP_BIAS, QK_NORM, POST_NORMS };
+enum dim_name { DIM_NONE, DIM_MODEL, DIM_FF, DIM_Q, DIM_KV, DIM_HEAD, DIM_VOCAB, DIM_ONE };
+enum when {
+    ALWAYS,
+    UNTIED,
+    ATTN_BIAS,
+    O_BIAS,
+    MLP_BIAS,
+    QK_NORM,
+    POST_NORMS,
+    OWN_V,
+    OWN_V_BIAS,
+    SCALAR
+};
 
 struct expected {
     const char *name; /* %d: the layer */
@@ -26,16 +37,17 @@ static const struct expected inside[] = {
     {"model.layers.%d.post_attention_layernorm.weight", {DIM_MODEL, DIM_NONE}, ALWAYS},
     {"model.layers.%d.self_attn.q_proj.weight", {DIM_Q, DIM_MODEL}, ALWAYS},
     {"model.layers.%d.self_attn.k_proj.weight", {DIM_KV, DIM_MODEL}, ALWAYS},
-    {"model.layers.%d.self_attn.v_proj.weight", {DIM_KV, DIM_MODEL}, ALWAYS},
+    {"model.layers.%d.self_attn.v_proj.weight", {DIM_KV, DIM_MODEL}, OWN_V},
     {"model.layers.%d.self_attn.o_proj.weight", {DIM_MODEL, DIM_Q}, ALWAYS},
     {"model.layers.%d.self_attn.q_proj.bias", {DIM_Q, DIM_NONE}, ATTN_BIAS},
     {"model.layers.%d.self_attn.k_proj.bias", {DIM_KV, DIM_NONE}, ATTN_BIAS},
-    {"model.layers.%d.self_attn.v_proj.bias", {DIM_KV, DIM_NONE}, ATTN_BIAS},
+    {"model.layers.%d.self_attn.v_proj.bias", {DIM_KV, DIM_NONE}, OWN_V_BIAS},
     {"model.layers.%d.self_attn.o_proj.bias", {DIM_MODEL, DIM_NONE}, O_BIAS},
     {"model.layers.%d.self_attn.q_norm.weight", {DIM_HEAD, DIM_NONE}, QK_NORM},
     {"model.layers.%d.self_attn.k_norm.weight", {DIM_HEAD, DIM_NONE}, QK_NORM},
     {"model.layers.%d.pre_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
     {"model.layers.%d.post_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
+    {"model.layers.%d.layer_scalar", {DIM_ONE, DIM_NONE}, SCALAR},
     {"model.layers.%d.mlp.gate_proj.weight", {DIM_FF, DIM_MODEL}, ALWAYS},
     {"model.layers.%d.mlp.up_proj.weight", {DIM_FF, DIM_MODEL}, ALWAYS},
     {"model.layers.%d.mlp.down_proj.weight", {DIM_MODEL, DIM_FF}, ALWAYS},
@@ -44,19 +56,22 @@ static const struct expected inside[] = {
     {"model.layers.%d.mlp.down_proj.bias", {DIM_MODEL, DIM_NONE}, MLP_BIAS},
 };
 
-static int64_t dim_value(const struct hparams *hp, enum dim_name d)
+static int64_t dim_value(const struct hparams *hp, enum dim_name d, int layer)
 {
+    const bool slides = hp->sliding[layer];
     switch (d) {
     case DIM_MODEL:
         return hp->d_model;
     case DIM_FF:
         return hp->d_ff;
     case DIM_Q:
-        return (int64_t)hp->n_head * hp->head_dim;
+        return (int64_t)hp->n_head * hparams_head_dim(hp, slides);
     case DIM_KV:
-        return (int64_t)hp->n_kv * hp->head_dim;
+        return (int64_t)hparams_n_kv(hp, slides) * hparams_head_dim(hp, slides);
     case DIM_HEAD:
-        return hp->head_dim;
+        return hparams_head_dim(hp, slides);
+    case DIM_ONE:
+        return 1;
     case DIM_VOCAB:
         return hp->n_vocab;
     default:
@@ -64,7 +79,7 @@ static int64_t dim_value(const struct hparams *hp, enum dim_name d)
     }
 }
 
-static bool applies(const struct hparams *hp, enum when when)
+static bool applies(const struct hparams *hp, enum when when, int layer)
 {
     switch (when) {
     case UNTIED:
@@ -79,6 +94,12 @@ static bool applies(const struct hparams *hp, enum when when)
         return hp->qk_norm;
     case POST_NORMS:
         return hp->post_norms;
+    case OWN_V:
+        return hparams_has_v(hp, hp->sliding[layer]);
+    case OWN_V_BIAS:
+        return hp->attn_bias && hparams_has_v(hp, hp->sliding[layer]);
+    case SCALAR:
+        return hp->layer_scalar;
     default:
         return true;
     }
@@ -89,7 +110,7 @@ static enum err_code check_one(const struct checkpoint *c, const struct expected
 {
     char name[CKPT_NAME_MAX];
     int n_dim = x->dim[1] == DIM_NONE ? 1 : 2;
-    int64_t rows = dim_value(&c->hp, x->dim[0]), k = dim_value(&c->hp, x->dim[1]);
+    int64_t rows = dim_value(&c->hp, x->dim[0], layer), k = dim_value(&c->hp, x->dim[1], layer);
     /* The number takes less room than its place holder leaves. */
     const char *at = strstr(x->name, "%d");
     if (at)
@@ -121,7 +142,7 @@ static bool is_expected(const struct hparams *hp, const struct ckpt_weight *w)
     char rest[CKPT_NAME_MAX];
     for (size_t i = 0; i < ARRAY_LEN(outside); i++) {
         if (strcmp(outside[i].name, w->name) == 0)
-            return applies(hp, outside[i].when);
+            return applies(hp, outside[i].when, 0);
     }
     if (w->layer < 0 || w->layer >= hp->n_layer)
         return false;
@@ -130,7 +151,7 @@ static bool is_expected(const struct hparams *hp, const struct ckpt_weight *w)
         snprintf(rest, sizeof rest, "%.*s%d%s", (int)(at - inside[i].name), inside[i].name,
                  w->layer, at + 2);
         if (strcmp(rest, w->name) == 0)
-            return applies(hp, inside[i].when);
+            return applies(hp, inside[i].when, w->layer);
     }
     return false;
 }
@@ -139,12 +160,12 @@ enum err_code family_check_weights(const struct checkpoint *c, struct err *e)
 {
     enum err_code rc = ERR_OK;
     for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(outside); i++) {
-        if (applies(&c->hp, outside[i].when))
+        if (applies(&c->hp, outside[i].when, 0))
             rc = check_one(c, &outside[i], 0, e);
     }
     for (int layer = 0; rc == ERR_OK && layer < c->hp.n_layer; layer++) {
         for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(inside); i++) {
-            if (applies(&c->hp, inside[i].when))
+            if (applies(&c->hp, inside[i].when, layer))
                 rc = check_one(c, &inside[i], layer, e);
         }
     }

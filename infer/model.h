@@ -76,6 +76,10 @@ void model_want_matrix(struct model_binder *b, struct kern_weight **w, int64_t r
                        const char *fmt, ...) PRINTF_LIKE(5, 6);
 void model_want_vector(struct model_binder *b, float **v, int64_t n, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
+/* A tensor of one element, read to the host. */
+void model_want_scalar(struct model_binder *b, float *v, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* A vector of n zeros, which no checkpoint holds: a norm of 1 + w without a weight. */
+void model_want_zeros(struct model_binder *b, float **v, int64_t n);
 /* The head of a tied model is the embedding; a separate head with other bytes is refused. */
 void model_want_tied_head(struct model_binder *b, const char *head, const char *embedding);
 
@@ -88,6 +92,6 @@ MUST_USE enum err_code model_tap(const struct model_step *s, int layer, const ch
                                  size_t word_bytes, struct err *e);
 
 extern const struct model_family model_llama, model_mistral, model_qwen2, model_qwen3;
-extern const struct model_family model_gemma2, model_gemma3;
+extern const struct model_family model_gemma2, model_gemma3, model_gemma4, model_gemma4_unified;
 
 #endif

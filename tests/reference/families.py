@@ -118,6 +118,10 @@ FAULTS = [  # case, change: what a wrong reading of a config would do
     ("gemma3", {"rope_local_base_freq": 1010.0}),
     ("gemma3", {"sliding_window_pattern": 2}),
     ("gemma3", {"query_pre_attn_scalar": 24.1}),
+    ("gemma4", {"sliding_window": 39}),
+    ("gemma4", {"final_logit_softcapping": 3.01}),
+    ("gemma4", {"rope_parameters": {**cases.GEMMA4["rope_parameters"], "full_attention": {
+        "rope_type": "proportional", "rope_theta": 1e5, "partial_rotary_factor": 0.5}}}),
     ("llama-yarn", {"rope_scaling": {**cases.YARN, "factor": 4.1}}),
 ]
 
