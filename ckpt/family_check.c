@@ -105,18 +105,23 @@ static bool applies(const struct hparams *hp, enum when when, int layer)
     }
 }
 
+static void put_name(char out[CKPT_NAME_MAX], const struct expected *x, int layer)
+{
+    /* The number takes less room than its place holder leaves. */
+    const char *at = strstr(x->name, "%d");
+    if (at)
+        snprintf(out, CKPT_NAME_MAX, "%.*s%d%s", (int)(at - x->name), x->name, layer, at + 2);
+    else
+        snprintf(out, CKPT_NAME_MAX, "%s", x->name);
+}
+
 static enum err_code check_one(const struct checkpoint *c, const struct expected *x, int layer,
                                struct err *e)
 {
     char name[CKPT_NAME_MAX];
     int n_dim = x->dim[1] == DIM_NONE ? 1 : 2;
     int64_t rows = dim_value(&c->hp, x->dim[0], layer), k = dim_value(&c->hp, x->dim[1], layer);
-    /* The number takes less room than its place holder leaves. */
-    const char *at = strstr(x->name, "%d");
-    if (at)
-        snprintf(name, sizeof name, "%.*s%d%s", (int)(at - x->name), x->name, layer, at + 2);
-    else
-        snprintf(name, sizeof name, "%s", x->name);
+    put_name(name, x, layer);
     const struct ckpt_weight *w = checkpoint_find(c, name);
     if (!w) {
         return err_set(e, ERR_INPUT, "weight '%s' is missing, expected [%lld%s%lld] by family %s",
@@ -154,6 +159,27 @@ static bool is_expected(const struct hparams *hp, const struct ckpt_weight *w)
             return applies(hp, inside[i].when, w->layer);
     }
     return false;
+}
+
+static void visit_one(const struct hparams *hp, const struct expected *x, int layer,
+                      family_visit visit, void *ctx)
+{
+    char name[CKPT_NAME_MAX];
+    const int64_t dim[2] = {dim_value(hp, x->dim[0], layer), dim_value(hp, x->dim[1], layer)};
+    if (!applies(hp, x->when, layer))
+        return;
+    put_name(name, x, layer);
+    visit(ctx, name, x->dim[1] == DIM_NONE ? 1 : 2, dim);
+}
+
+void family_list(const struct hparams *hp, family_visit visit, void *ctx)
+{
+    for (size_t i = 0; i < ARRAY_LEN(outside); i++)
+        visit_one(hp, &outside[i], 0, visit, ctx);
+    for (int layer = 0; layer < hp->n_layer; layer++) {
+        for (size_t i = 0; i < ARRAY_LEN(inside); i++)
+            visit_one(hp, &inside[i], layer, visit, ctx);
+    }
 }
 
 enum err_code family_check_weights(const struct checkpoint *c, struct err *e)

@@ -207,10 +207,17 @@ def prompt(case):
     return (np.random.Generator(np.random.PCG64(seed)).random(PROMPT) * VOCAB).astype(int).tolist()
 
 
-def write_case(case, folder, config=None):
+def wide(case):
+    """The case with sums of several chunks and room for several splits of attention."""
+    config = json.loads(json.dumps(CASES[case][0]))
+    text_config(config).update(intermediate_size=544, max_position_embeddings=512)
+    return config
+
+
+def write_case(case, folder, config=None, base=None):
     """The folder of a case, its weights under another config.json if one is given; returns the
     SHA-256 of the weights in the order of names."""
-    base = CASES[case][0]
+    base = base or CASES[case][0]
     folder.mkdir()
     tensors = {n: draw(case, n, s, base) for n, s in all_tensors(base).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

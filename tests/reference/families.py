@@ -7,7 +7,7 @@ in float32 over a 96-token prompt. Its logits must lie within 2e-5 of the row's 
 transformers gives (stored under tests/families/golden with the digest of the weights, made by
 tests/families/torch_logits.py) and of mlx-lm's, at every position. Then the same model under the
 other spelling of its rope keys and as a GGUF must give the same bits, and 4-bit packed weights
-those of their expansion. A config changed on one side must be seen.
+those of their expansion and be invariant (tests/tool_invariance.c). A config changed on one side must be seen.
 """
 import json
 import pathlib
@@ -108,6 +108,15 @@ def run_packed(tally, build, case, tmp):
         tally.say(far <= BAR, f"{case}: packed is {far:.2g} of the range from mlx-lm's expansion")
 
 
+def run_invariance(tally, build, case, tmp):
+    """Rows and pages do not know how they were fed; the tool shows that faults are seen."""
+    model = tmp / f"{case}-wide"
+    cases.write_case(case, model, base=cases.wide(case))
+    done = subprocess.run([build / "tests" / "tool_invariance", model], capture_output=True,
+                          text=True, check=False)
+    tally.say(done.returncode == 0, f"{case}: invariant {'' if not done.returncode else done.stdout}")
+
+
 FAULTS = [  # case, change: what a wrong reading of a config would do
     ("llama", {"rope_theta": 10100.0}),
     ("mistral-window", {"sliding_window": 41}),
@@ -145,6 +154,7 @@ def main():
             run_case(tally, build, case, tmp)
         for case in cases.PACKED:
             run_packed(tally, build, case, tmp)
+            run_invariance(tally, build, case, tmp)
         for case, change in FAULTS:
             run_fault(tally, build, case, change, tmp)
     print(f"{tally.passed} passed, {tally.failed} failed, 0 skipped")
