@@ -106,8 +106,8 @@ static enum err_code read_per_layer(struct hparams *hp, const json_t *all, struc
             return err_set(e, ERR_INPUT, "per_layer_config of layer %d, which slides", i);
         if (hp->sliding[i])
             continue;
-        enum err_code rc = get_heads(one, "head_dim", &head_dim, e);
-        if (rc == ERR_OK)
+        enum err_code rc = one ? get_heads(one, "head_dim", &head_dim, e) : ERR_OK;
+        if (rc == ERR_OK && one)
             rc = get_heads(one, "num_key_value_heads", &n_kv, e);
         if (rc != ERR_OK)
             return err_wrap(e, rc, "per_layer_config of layer %d", i);
