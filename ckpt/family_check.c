@@ -1,4 +1,4 @@
-/* family_check.c: the tensors of dense decoders as one table, filled in by the hyperparameters.
+/* family_check.c: the tensors of decoders as one table, filled in by the hyperparameters.
  *
  * The engine binds by these names and may rely on the shapes.
  */
@@ -6,7 +6,19 @@
 
 #include <stdio.h>
 
-enum dim_name { DIM_NONE, DIM_MODEL, DIM_FF, DIM_Q, DIM_KV, DIM_HEAD, DIM_VOCAB, DIM_ONE };
+enum dim_name {
+    DIM_NONE,
+    DIM_ONE,
+    DIM_MODEL,
+    DIM_FF,
+    DIM_Q,
+    DIM_KV,
+    DIM_HEAD,
+    DIM_HEADS,
+    DIM_VOCAB,
+    DIM_EXPERTS,
+    DIM_EXPERT_FF
+};
 enum when {
     ALWAYS,
     UNTIED,
@@ -17,12 +29,19 @@ enum when {
     POST_NORMS,
     OWN_V,
     OWN_V_BIAS,
-    SCALAR
+    SCALAR,
+    DENSE_MLP,
+    SPARSE_MLP,
+    SPARSE_BLOCK,
+    SPARSE_GATE,
+    SINKS,
+    ROUTER_BIAS,
+    EXPERT_BIAS
 };
 
 struct expected {
-    const char *name; /* %d: the layer */
-    enum dim_name dim[2];
+    const char *name;     /* %d: the layer */
+    enum dim_name dim[3]; /* DIM_NONE ends them */
     enum when when;
 };
 
@@ -48,9 +67,35 @@ static const struct expected inside[] = {
     {"model.layers.%d.pre_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
     {"model.layers.%d.post_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
     {"model.layers.%d.layer_scalar", {DIM_ONE, DIM_NONE}, SCALAR},
-    {"model.layers.%d.mlp.gate_proj.weight", {DIM_FF, DIM_MODEL}, ALWAYS},
-    {"model.layers.%d.mlp.up_proj.weight", {DIM_FF, DIM_MODEL}, ALWAYS},
-    {"model.layers.%d.mlp.down_proj.weight", {DIM_MODEL, DIM_FF}, ALWAYS},
+    {"model.layers.%d.mlp.gate_proj.weight", {DIM_FF, DIM_MODEL}, DENSE_MLP},
+    {"model.layers.%d.mlp.up_proj.weight", {DIM_FF, DIM_MODEL}, DENSE_MLP},
+    {"model.layers.%d.mlp.down_proj.weight", {DIM_MODEL, DIM_FF}, DENSE_MLP},
+    {"model.layers.%d.self_attn.sinks", {DIM_HEADS, DIM_NONE}, SINKS},
+    {"model.layers.%d.mlp.gate.weight", {DIM_EXPERTS, DIM_MODEL}, SPARSE_GATE},
+    {"model.layers.%d.mlp.router.weight", {DIM_EXPERTS, DIM_MODEL}, ROUTER_BIAS},
+    {"model.layers.%d.mlp.router.bias", {DIM_EXPERTS, DIM_NONE}, ROUTER_BIAS},
+    {"model.layers.%d.mlp.experts.gate_proj.bias", {DIM_EXPERTS, DIM_EXPERT_FF}, EXPERT_BIAS},
+    {"model.layers.%d.mlp.experts.up_proj.bias", {DIM_EXPERTS, DIM_EXPERT_FF}, EXPERT_BIAS},
+    {"model.layers.%d.mlp.experts.down_proj.bias", {DIM_EXPERTS, DIM_MODEL}, EXPERT_BIAS},
+    {"model.layers.%d.mlp.experts.gate_proj.weight",
+     {DIM_EXPERTS, DIM_EXPERT_FF, DIM_MODEL},
+     SPARSE_MLP},
+    {"model.layers.%d.mlp.experts.up_proj.weight",
+     {DIM_EXPERTS, DIM_EXPERT_FF, DIM_MODEL},
+     SPARSE_MLP},
+    {"model.layers.%d.mlp.experts.down_proj.weight",
+     {DIM_EXPERTS, DIM_MODEL, DIM_EXPERT_FF},
+     SPARSE_MLP},
+    {"model.layers.%d.block_sparse_moe.gate.weight", {DIM_EXPERTS, DIM_MODEL}, SPARSE_BLOCK},
+    {"model.layers.%d.block_sparse_moe.experts.gate_proj.weight",
+     {DIM_EXPERTS, DIM_EXPERT_FF, DIM_MODEL},
+     SPARSE_BLOCK},
+    {"model.layers.%d.block_sparse_moe.experts.up_proj.weight",
+     {DIM_EXPERTS, DIM_EXPERT_FF, DIM_MODEL},
+     SPARSE_BLOCK},
+    {"model.layers.%d.block_sparse_moe.experts.down_proj.weight",
+     {DIM_EXPERTS, DIM_MODEL, DIM_EXPERT_FF},
+     SPARSE_BLOCK},
     {"model.layers.%d.mlp.gate_proj.bias", {DIM_FF, DIM_NONE}, MLP_BIAS},
     {"model.layers.%d.mlp.up_proj.bias", {DIM_FF, DIM_NONE}, MLP_BIAS},
     {"model.layers.%d.mlp.down_proj.bias", {DIM_MODEL, DIM_NONE}, MLP_BIAS},
@@ -72,15 +117,23 @@ static int64_t dim_value(const struct hparams *hp, enum dim_name d, int layer)
         return hparams_head_dim(hp, slides);
     case DIM_ONE:
         return 1;
+    case DIM_HEADS:
+        return hp->n_head;
     case DIM_VOCAB:
         return hp->n_vocab;
+    case DIM_EXPERTS:
+        return hp->n_expert;
+    case DIM_EXPERT_FF:
+        return hp->d_ff_expert;
     default:
         return 0;
     }
 }
 
+/* layer: any outside the layers. */
 static bool applies(const struct hparams *hp, enum when when, int layer)
 {
+    const bool block = strcmp(hp->family, "mixtral") == 0;
     switch (when) {
     case UNTIED:
         return !hp->tied;
@@ -100,6 +153,20 @@ static bool applies(const struct hparams *hp, enum when when, int layer)
         return hp->attn_bias && hparams_has_v(hp, hp->sliding[layer]);
     case SCALAR:
         return hp->layer_scalar;
+    case DENSE_MLP:
+        return !hp->sparse[layer];
+    case SPARSE_MLP:
+        return hp->sparse[layer] && !block;
+    case SPARSE_GATE:
+        return hp->sparse[layer] && !block && !hp->router_bias;
+    case SINKS:
+        return hp->sinks;
+    case ROUTER_BIAS:
+        return hp->router_bias;
+    case EXPERT_BIAS:
+        return hp->expert_bias;
+    case SPARSE_BLOCK:
+        return hp->sparse[layer] && block;
     default:
         return true;
     }
@@ -115,31 +182,42 @@ static void put_name(char out[CKPT_NAME_MAX], const struct expected *x, int laye
         snprintf(out, CKPT_NAME_MAX, "%s", x->name);
 }
 
+/* "[rows, k]" into text. */
+static const char *shape_text(int n_dim, const int64_t *dim, char text[128])
+{
+    size_t len = 0;
+    text[len++] = '[';
+    for (int i = 0; i < n_dim && len < 128 - 26; i++)
+        len += (size_t)snprintf(text + len, 128 - len, "%s%lld", i ? ", " : "", (long long)dim[i]);
+    snprintf(text + len, 128 - len, "]");
+    return text;
+}
+
+/* Logical dims of a tensor; how many there are. */
+static int dims_of(const struct hparams *hp, const struct expected *x, int layer, int64_t *dim)
+{
+    int n = 0;
+    for (; n < (int)ARRAY_LEN(x->dim) && x->dim[n] != DIM_NONE; n++)
+        dim[n] = dim_value(hp, x->dim[n], layer);
+    return n;
+}
+
 static enum err_code check_one(const struct checkpoint *c, const struct expected *x, int layer,
                                struct err *e)
 {
-    char name[CKPT_NAME_MAX];
-    int n_dim = x->dim[1] == DIM_NONE ? 1 : 2;
-    int64_t rows = dim_value(&c->hp, x->dim[0], layer), k = dim_value(&c->hp, x->dim[1], layer);
+    char name[CKPT_NAME_MAX], want[128], found[128];
+    int64_t dim[ARRAY_LEN(x->dim)];
+    const int n_dim = dims_of(&c->hp, x, layer, dim);
+    shape_text(n_dim, dim, want);
     put_name(name, x, layer);
     const struct ckpt_weight *w = checkpoint_find(c, name);
-    if (!w) {
-        return err_set(e, ERR_INPUT, "weight '%s' is missing, expected [%lld%s%lld] by family %s",
-                       name, (long long)rows, n_dim == 2 ? ", " : "; ",
-                       (long long)(n_dim == 2 ? k : 1), c->hp.family);
-    }
-    if (w->n_dim == n_dim && w->dim[0] == rows && (n_dim == 1 || w->dim[1] == k))
+    if (!w)
+        return err_set(e, ERR_INPUT, "weight '%s' is missing, expected %s by family %s", name, want,
+                       c->hp.family);
+    if (w->n_dim == n_dim && memcmp(w->dim, dim, (size_t)n_dim * sizeof *dim) == 0)
         return ERR_OK;
-    char found[128] = "";
-    size_t len = 0;
-    for (int i = 0; i < w->n_dim && len < sizeof found - 24; i++)
-        len += (size_t)snprintf(found + len, sizeof found - len, "%s%lld", i ? ", " : "",
-                                (long long)w->dim[i]);
-    if (n_dim == 1)
-        return err_set(e, ERR_INPUT, "weight '%s': shape [%s], expected [%lld]", name, found,
-                       (long long)rows);
-    return err_set(e, ERR_INPUT, "weight '%s': shape [%s], expected [%lld, %lld]", name, found,
-                   (long long)rows, (long long)k);
+    return err_set(e, ERR_INPUT, "weight '%s': shape %s, expected %s", name,
+                   shape_text(w->n_dim, w->dim, found), want);
 }
 
 static bool is_expected(const struct hparams *hp, const struct ckpt_weight *w)
@@ -165,11 +243,11 @@ static void visit_one(const struct hparams *hp, const struct expected *x, int la
                       family_visit visit, void *ctx)
 {
     char name[CKPT_NAME_MAX];
-    const int64_t dim[2] = {dim_value(hp, x->dim[0], layer), dim_value(hp, x->dim[1], layer)};
+    int64_t dim[ARRAY_LEN(x->dim)];
     if (!applies(hp, x->when, layer))
         return;
     put_name(name, x, layer);
-    visit(ctx, name, x->dim[1] == DIM_NONE ? 1 : 2, dim);
+    visit(ctx, name, dims_of(hp, x, layer, dim), dim);
 }
 
 void family_list(const struct hparams *hp, family_visit visit, void *ctx)

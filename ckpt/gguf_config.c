@@ -224,6 +224,9 @@ static enum err_code put_scaling(json_t *o, const struct gguf_meta *m, const cha
     rc = put_key(scaling, "rope_type", json_stringn(type.text, type.len), e);
     for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(keys); i++)
         rc = put_row(scaling, m, prefix, &keys[i], e);
+    /* No key says it: what the published gpt-oss has. */
+    if (rc == ERR_OK && strcmp(arch, "gpt-oss") == 0)
+        rc = put_key(scaling, "truncate", json_false(), e);
     if (rc != ERR_OK) {
         json_decref(scaling);
         return rc;
@@ -459,6 +462,7 @@ static enum err_code put_tensor_facts(json_t *o, struct container *const *files,
     const struct tensor *embed = find_tensor(files, n, "token_embd.weight");
     bool attn_bias = find_tensor(files, n, "blk.0.attn_q.bias") != NULL;
     bool mlp_bias = find_tensor(files, n, "blk.0.ffn_up.bias") != NULL;
+    const char *family = json_string_value(json_object_get(o, "model_type"));
     enum err_code rc =
         put_key(o, "tie_word_embeddings", json_boolean(!find_tensor(files, n, "output.weight")), e);
     if (rc == ERR_OK && embed && embed->n_dim == 2)
@@ -467,6 +471,9 @@ static enum err_code put_tensor_facts(json_t *o, struct container *const *files,
         rc = put_key(o, "attention_bias", json_boolean(attn_bias), e);
     if (rc == ERR_OK)
         rc = put_key(o, "mlp_bias", json_boolean(mlp_bias), e);
+    /* No key says so: the architecture always makes the weights of the chosen sum to 1. */
+    if (rc == ERR_OK && family && strcmp(family, "qwen3_moe") == 0)
+        rc = put_key(o, "norm_topk_prob", json_true(), e);
     return rc;
 }
 

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "ckpt/hparams_gemma.h"
+#include "ckpt/hparams_moe.h"
 #include "common/str.h"
 
 #define DIM_MAX  ((int64_t)1 << 24)
@@ -16,9 +17,10 @@
 /* Which layers slide where `layer_types` does not say. */
 enum window_rule {
     WINDOW_NONE,
-    WINDOW_ALL,   /* by sliding_window, null for none */
-    WINDOW_QWEN,  /* where use_sliding_window: those from max_window_layers on */
-    WINDOW_PERIOD /* all but every `period`-th */
+    WINDOW_ALL,      /* by sliding_window, null for none */
+    WINDOW_QWEN,     /* where use_sliding_window: those from max_window_layers on */
+    WINDOW_QWEN_MOE, /* where use_sliding_window: all, and layer_types is not read */
+    WINDOW_PERIOD    /* all but every `period`-th */
 };
 
 /* A family's HF defaults where a key is missing, and which keys it has. */
@@ -42,6 +44,12 @@ struct family {
     bool proportional; /* full layers: ROPE_PROPORTIONAL where nothing is said */
     /* The rest, after the layers that slide are known; NULL: nothing. */
     enum err_code (*more)(struct hparams *hp, const json_t *o, struct err *e);
+    bool attn_bias;        /* where key_attn is missing */
+    double theta, rms_eps; /* 0: 10000; 1e-6 */
+    /* Where neither rope key is there; NULL: no scaling. */
+    const struct rope_params *rope;
+    /* Experts; NULL: none. */
+    enum err_code (*experts)(struct hparams *hp, const json_t *o, struct err *e);
 };
 
 #define GEMMA4                                                                                     \
@@ -49,6 +57,14 @@ struct family {
     .head_dim = 256, .rule = WINDOW_PERIOD, .period = 6, .key_attn = true, .qk_norm = true,        \
     .tied = true, .act = ACT_GELU_TANH, .two_ropes = true, .proportional = true,                   \
     .more = hparams_read_gemma4
+
+static const struct rope_params gpt_oss_rope = {.kind = ROPE_YARN,
+                                                .theta = 150000,
+                                                .factor = 32,
+                                                .original_ctx = 4096,
+                                                .beta_fast = 32,
+                                                .beta_slow = 1,
+                                                .attention_factor = 0}; /* made of the factor */
 
 static const struct family families[] = {
     {.name = "llama", .ctx = 2048, .key_attn = true, .key_mlp_bias = true},
@@ -109,6 +125,34 @@ static const struct family families[] = {
      .ctx = 262144,
      .window = 1024,
      GEMMA4},
+    {.name = "mixtral",
+     .ctx = 131072,
+     .n_kv = 8,
+     .rule = WINDOW_ALL,
+     .theta = 1e6,
+     .rms_eps = 1e-5,
+     .experts = hparams_read_mixtral},
+    {.name = "qwen3_moe",
+     .ctx = 32768,
+     .window = 4096,
+     .n_kv = 4,
+     .rule = WINDOW_QWEN_MOE,
+     .key_attn = true,
+     .qk_norm = true,
+     .experts = hparams_read_qwen3_moe},
+    {.name = "gpt_oss",
+     .ctx = 131072,
+     .window = 128,
+     .n_kv = 8,
+     .head_dim = 64,
+     .rule = WINDOW_PERIOD,
+     .period = 2,
+     .key_attn = true,
+     .attn_bias = true,
+     .theta = 150000,
+     .rms_eps = 1e-5,
+     .rope = &gpt_oss_rope,
+     .experts = hparams_read_gpt_oss},
 };
 
 static const struct family *find_family(const char *name, bool wrapped)
@@ -200,7 +244,7 @@ static enum err_code read_numbers(struct hparams *hp, const json_t *o, const str
                                   struct err *e)
 {
     hp->ctx_max = f->ctx;
-    hp->rms_eps = 1e-6;
+    hp->rms_eps = f->rms_eps > 0 ? f->rms_eps : 1e-6;
     hp->tied = f->tied;
     enum err_code rc =
         json_get_int(o, "max_position_embeddings", JSON_OPTIONAL, 1, INT32_MAX, &hp->ctx_max, e);
@@ -208,6 +252,7 @@ static enum err_code read_numbers(struct hparams *hp, const json_t *o, const str
         rc = json_get_double(o, "rms_norm_eps", JSON_OPTIONAL, 0, 1, &hp->rms_eps, e);
     if (rc == ERR_OK)
         rc = json_get_bool(o, "tie_word_embeddings", JSON_OPTIONAL, &hp->tied, e);
+    hp->attn_bias = f->attn_bias;
     if (rc == ERR_OK && f->key_attn)
         rc = json_get_bool(o, "attention_bias", JSON_OPTIONAL, &hp->attn_bias, e);
     hp->o_bias = hp->attn_bias;
@@ -248,10 +293,14 @@ static enum err_code read_window(struct hparams *hp, const json_t *o, const stru
         rc = json_get_array(o, "layer_types", JSON_OPTIONAL, &types, e);
     if (rc != ERR_OK)
         return rc;
-    if (f->rule == WINDOW_QWEN)
+    if (f->rule == WINDOW_QWEN || f->rule == WINDOW_QWEN_MOE)
         rc = read_qwen_window(hp, o, &window, &first, e);
     if (rc != ERR_OK)
         return rc;
+    if (f->rule == WINDOW_QWEN_MOE) {
+        first = 0;
+        types = NULL;
+    }
     int64_t period = f->period;
     if (f->key_period && !types)
         rc = json_get_int(o, f->key_period, JSON_OPTIONAL, 1, INT32_MAX, &period, e);
@@ -479,8 +528,15 @@ static enum err_code read_rope(struct hparams *hp, const json_t *o, const struct
     if (f->two_ropes)
         return read_two_ropes(hp, o, f, e);
     enum err_code rc = find_rope(hp, o, &rope, e);
+    const double theta = f->theta > 0 ? f->theta : 10000;
     if (rc == ERR_OK)
-        rc = read_rope_set(hp, hp->head_dim, &hp->rope, o, rope, "rope_theta", 10000, e);
+        rc = read_rope_set(hp, hp->head_dim, &hp->rope, o, rope, "rope_theta", theta, e);
+    if (rc == ERR_OK && !rope && f->rope) {
+        const double base = hp->rope.theta;
+        hp->rope = *f->rope;
+        hp->rope.theta = base;
+        hp->rope.attention_factor = yarn_scale(1, hp->rope.factor);
+    }
     return rc;
 }
 
@@ -558,6 +614,8 @@ enum err_code hparams_from_config(struct hparams *hp, const json_t *config,
         rc = f->more(hp, o, e);
     if (rc == ERR_OK)
         rc = read_rope(hp, o, f, e);
+    if (rc == ERR_OK && f->experts)
+        rc = f->experts(hp, o, e);
     if (rc == ERR_OK)
         rc = read_tokens(hp, config, o, generation, e);
     return rc;

@@ -58,6 +58,12 @@ struct hparams {
     bool sliding[HP_LAYERS_MAX]; /* layers that use it */
     int n_expert, n_expert_used; /* 0: dense */
     int64_t d_ff_expert;
+    bool sparse[HP_LAYERS_MAX]; /* layers that have experts */
+    bool sinks;                 /* heads have a logit without a key */
+    bool router_bias, expert_bias;
+    float act_limit, act_alpha; /* ACT_GPTOSS */
+    bool softmax_all;           /* router: softmax over all experts, else over the chosen ones */
+    bool norm_topk;             /* and then made to sum to 1 */
     float attn_softcap, logit_softcap; /* 0: none */
     float embed_scale, attn_scale;     /* 1 and head_dim^-0.5 unless the family says so */
     int64_t eos[HP_EOS_MAX];           /* config.json united with generation_config.json */

@@ -19,6 +19,7 @@ enum {
     F_GEMMA4 = 128,
     F_GPT_OSS = 256,
     F_GEMMA = F_GEMMA2 | F_GEMMA3 | F_GEMMA4,
+    F_SPLIT = F_MIXTRAL | F_QWEN3_MOE | F_GEMMA4,
     F_ALL = 511
 };
 
@@ -126,6 +127,21 @@ static const struct {
 /* Begins of the names of its other parts, also behind "model.". */
 static const char *const asides[] = {"vision_tower.", "multi_modal_projector.", "audio_tower.",
                                      "embed_audio.",  "embed_vision.",          "vision_embedder."};
+/* Pieces that HF's own writers spell otherwise: Mixtral's numbered experts, and experts fused by
+ * transformers 5, which carry no ".weight". With `whole` the piece is the end of the name. */
+static const struct {
+    const char *stored, *canonical;
+    bool whole;
+    int families;
+} folder_pieces[] = {
+    {".mlp.gate.", ".block_sparse_moe.gate.", false, F_MIXTRAL},
+    {".mlp.experts.", ".block_sparse_moe.experts.", false, F_MIXTRAL},
+    {".w1.weight", ".gate_proj.weight", true, F_MIXTRAL},
+    {".w3.weight", ".up_proj.weight", true, F_MIXTRAL},
+    {".w2.weight", ".down_proj.weight", true, F_MIXTRAL},
+    {".experts.gate_up_proj", ".experts.gate_up_proj.weight", true, F_SPLIT},
+    {".experts.down_proj", ".experts.down_proj.weight", true, F_SPLIT},
+};
 
 static int family_flag(const char *family)
 {
@@ -242,6 +258,12 @@ enum names_match names_from_folder(const char *family, const char *stored, char 
             swap_piece(out, mlx_pieces[i].mlx, mlx_pieces[i].hf, step))
             memcpy(out, step, CKPT_NAME_MAX);
     }
+    for (size_t i = 0; i < ARRAY_LEN(folder_pieces); i++) {
+        bool fits = !folder_pieces[i].whole || str_ends(out, folder_pieces[i].stored);
+        if ((folder_pieces[i].families & flag) && fits &&
+            swap_piece(out, folder_pieces[i].stored, folder_pieces[i].canonical, step))
+            memcpy(out, step, CKPT_NAME_MAX);
+    }
     return NAMES_KNOWN;
 }
 
@@ -300,6 +322,11 @@ int names_layer(const char *name)
     for (at += 7; *at >= '0' && *at <= '9' && digits < 6; at++, digits++)
         layer = 10 * layer + (*at - '0');
     return digits && *at == '.' ? layer : -1;
+}
+
+bool names_gate_then_up(const char *family)
+{
+    return (family_flag(family) & F_SPLIT) != 0;
 }
 
 bool names_gguf_plus_one(const char *family, const char *canonical)

@@ -36,6 +36,8 @@ void decoder_bind_attention(struct model_binder *b, const struct hparams *hp,
         model_want_zeros(b, &a->v_norm, hd);
     if (hp->post_norms)
         want_norm(b, &a->post_norm, d, layer, "post_attention_layernorm");
+    if (hp->sinks)
+        model_want_vector(b, &a->sinks, hp->n_head, "model.layers.%d.self_attn.sinks", layer);
 }
 
 void decoder_bind_mlp(struct model_binder *b, const struct hparams *hp, struct decoder_mlp *p,

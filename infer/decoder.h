@@ -23,8 +23,8 @@ struct decoder_linear {
 };
 
 struct decoder_attention {
-    float *norm, *q_norm, *k_norm, *post_norm; /* NULL where the family has none */
-    float *v_norm;                             /* zeros */
+    float *norm, *q_norm, *k_norm, *post_norm, *sinks; /* NULL where the family has none */
+    float *v_norm;                                     /* zeros */
     struct decoder_linear q, k, v, o;
 };
 

@@ -139,6 +139,7 @@ static enum err_code look_back(const struct decoder_pass *f, const struct heads 
     a.scale = f->hp->attn_scale;
     a.window = f->hp->sliding[layer] ? f->hp->window : 0;
     a.softcap = f->hp->attn_softcap;
+    a.sinks = f->p->layers[layer].attn.sinks;
     a.out = t->att;
     return kern_attention(f->s->k, &a, e);
 }

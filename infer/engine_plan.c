@@ -198,6 +198,50 @@ struct digests {
     bool *done;
 };
 
+/* All data, then all scales, then all biases: the same whether experts lie together or not. */
+static bool digest_blocks(const struct ckpt_weight *w, struct sha256 *s)
+{
+    const int64_t n_blocks = w->blocks ? w->dim[0] : 1;
+    const int64_t rows = ckpt_weight_rows(w) / n_blocks;
+    const struct ckpt_block whole = {w->data, w->scales, w->biases, w->globals};
+    const struct ckpt_block *blocks = w->blocks ? w->blocks : &whole;
+    size_t scales = (size_t)rows * ckpt_weight_scale_bytes(w), bytes = w->bytes / (size_t)n_blocks;
+    if (ckpt_weight_packed(w))
+        bytes = (size_t)rows * ckpt_weight_row_bytes(w);
+    for (int64_t b = 0; b < n_blocks; b++)
+        sha256_update(s, blocks[b].data, bytes);
+    for (int64_t b = 0; blocks[0].scales && b < n_blocks; b++)
+        sha256_update(s, blocks[b].scales, scales);
+    for (int64_t b = 0; blocks[0].biases && b < n_blocks; b++)
+        sha256_update(s, blocks[b].biases, scales);
+    for (int64_t m = 0; m < ckpt_weight_n_globals(w); m++) {
+        int64_t r = m * (ckpt_weight_rows(w) / ckpt_weight_n_globals(w));
+        sha256_update(s, ckpt_weight_stored_global(w, r), 4);
+    }
+    return true;
+}
+
+/* A part of a stored tensor, row by row: codes or elements, and scales. False: out of memory. */
+static bool digest_rows(const struct ckpt_weight *w, struct sha256 *s)
+{
+    const size_t bytes = ckpt_weight_row_bytes(w), scales = ckpt_weight_scale_bytes(w);
+    uint8_t *row = w->strides ? malloc(MAX2(bytes, 1)) : NULL;
+    if (w->strides && !row)
+        return false;
+    for (int64_t r = 0; r < ckpt_weight_rows(w); r++) {
+        struct ckpt_block at = {.data = row};
+        if (row)
+            ckpt_weight_stored_row(w, r, row);
+        else
+            ckpt_weight_at(w, r, &at);
+        sha256_update(s, at.data, bytes);
+        if (at.scales)
+            sha256_update(s, at.scales, scales);
+    }
+    free(row);
+    return true;
+}
+
 /* Format, shape and stored bytes of one weight. */
 static void digest_weight(void *ctx, int64_t i, int thread)
 {
@@ -212,17 +256,8 @@ static void digest_weight(void *ctx, int64_t i, int thread)
                      (int)w->dtype, w->q.bits, w->q.group, (int)w->q.scale, w->ggml, w->rope_heads);
     sha256_update(s, head, (size_t)n);
     sha256_update(s, w->dim, (size_t)w->n_dim * sizeof *w->dim);
-    size_t scales = 0;
-    if (w->enc == CKPT_AFFINE)
-        scales = (size_t)(ckpt_weight_rows(w) * (ckpt_weight_k(w) / w->q.group)) *
-                 (w->q.scale == DT_F32 ? 4 : 2);
-    sha256_update(s, w->data, w->bytes - 2 * scales);
-    if (scales) {
-        sha256_update(s, w->scales, scales);
-        sha256_update(s, w->biases, scales);
-    }
+    d->done[i] = w->row_step || w->strides ? digest_rows(w, s) : digest_blocks(w, s);
     sha256_final(s, d->digest[i]);
-    d->done[i] = true;
 }
 
 static void put_rope(struct strbuf *b, const struct rope_params *r, int head_dim)
@@ -251,6 +286,10 @@ static void put_hparams(struct strbuf *b, const struct hparams *hp)
     strbuf_printf(b, "\n%d %d %d %" PRId64 " %.9g %.9g %.9g %.9g\n", hp->window, hp->n_expert,
                   hp->n_expert_used, hp->d_ff_expert, (double)hp->attn_softcap,
                   (double)hp->logit_softcap, (double)hp->embed_scale, (double)hp->attn_scale);
+    for (int i = 0; hp->n_expert && i < hp->n_layer; i++)
+        strbuf_putc(b, hp->sparse[i] ? 'e' : '.');
+    if (hp->n_expert)
+        strbuf_printf(b, "\n%d %d\n", hp->softmax_all, hp->norm_topk);
 }
 
 enum err_code engine_hash_weights(const struct checkpoint *c, const struct hparams *hp,

@@ -101,10 +101,18 @@ static struct unit *unit_at(struct pack *p, size_t order)
     return &p->units[p->out.order[order]];
 }
 
+/* Global scales of a copied weight, one a matrix. */
+static void copy_globals(const struct plan_item *it, uint8_t *out)
+{
+    int64_t n = (int64_t)(it->global_bytes / 4);
+    for (int64_t m = 0; m < n; m++)
+        memcpy(out + 4 * m, ckpt_weight_stored_global(it->w, m * (it->rows / n)), 4);
+}
+
 static enum err_code start_unit(struct pack *p, struct unit *u, struct err *e)
 {
     const struct plan_item *it = u->it;
-    u->parts_left = it->packed ? 3 : 1;
+    u->parts_left = it->packed ? 2 + (it->bias_bytes > 0) + (it->global_bytes > 0) : 1;
     if (pack_run_is_plain_copy(it))
         return ERR_OK;
     u->run_rows = errstat_run_rows(it->rows, it->k);
@@ -116,8 +124,9 @@ static enum err_code start_unit(struct pack *p, struct unit *u, struct err *e)
         return err_set(e, ERR_NOMEM, "tensor %s: out of memory: %llu bytes", it->w->name,
                        (unsigned long long)u->bytes);
     u->dest.biases = u->mem;
-    u->dest.scales = u->mem + it->scale_bytes;
-    u->dest.codes = u->mem + 2 * it->scale_bytes;
+    u->dest.scales = u->mem + it->bias_bytes;
+    u->dest.codes = u->mem + it->bias_bytes + it->scale_bytes;
+    copy_globals(it, u->dest.codes + it->code_bytes);
     p->in_memory += u->bytes;
     return ERR_OK;
 }
@@ -190,6 +199,8 @@ static const uint8_t *part_data(const struct unit *u, enum pack_part_kind kind)
     switch (kind) {
     case PACK_BIASES:
         return u->mem ? u->dest.biases : w->biases;
+    case PACK_GLOBALS:
+        return u->mem ? u->dest.codes + u->it->code_bytes : w->globals;
     case PACK_SCALES:
         return u->mem ? u->dest.scales : w->scales;
     default:
@@ -210,10 +221,14 @@ static void drop(const struct pack *p, const uint8_t *data, size_t bytes)
 static void drop_source(const struct pack *p, const struct plan_item *it, int64_t row0, int64_t n)
 {
     const struct ckpt_weight *w = it->w;
-    if (w->rope_heads || w->enc == CKPT_AFFINE || !w->data || !it->rows)
+    const size_t row = ckpt_weight_row_bytes(w);
+    if (w->rope_heads || w->row_step || w->strides || ckpt_weight_packed(w))
         return;
-    size_t row = w->bytes / (size_t)it->rows;
-    drop(p, w->data + (size_t)row0 * row, (size_t)n * row);
+    for (int64_t some; n > 0; row0 += some, n -= some) {
+        struct ckpt_block at;
+        some = MIN2(n, ckpt_weight_at(w, row0, &at));
+        drop(p, at.data, (size_t)some * row);
+    }
 }
 
 static enum err_code do_run(struct pack *p, const struct task *t, struct pack_scratch *s,
@@ -246,7 +261,10 @@ static enum err_code finish_unit(struct pack *p, const struct unit *u, struct er
     if (!sha)
         return err_set(e, ERR_NOMEM, "out of memory");
     if (u->it->packed) {
-        hash_stream(sha, part_data(u, PACK_BIASES), (size_t)u->it->scale_bytes);
+        if (u->it->bias_bytes)
+            hash_stream(sha, part_data(u, PACK_BIASES), (size_t)u->it->bias_bytes);
+        if (u->it->global_bytes)
+            hash_stream(sha, part_data(u, PACK_GLOBALS), (size_t)u->it->global_bytes);
         hash_stream(sha, part_data(u, PACK_SCALES), (size_t)u->it->scale_bytes);
     }
     hash_stream(sha, part_data(u, PACK_CODES), (size_t)u->it->code_bytes);

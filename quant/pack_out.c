@@ -21,7 +21,7 @@ enum err_code pack_name(const struct plan *p, const struct plan_item *it, char o
     return ERR_OK;
 }
 
-static const char *const suffixes[] = {".biases", ".scales", ".weight", ""};
+static const char *const suffixes[] = {".biases", ".global_scale", ".scales", ".weight", ""};
 
 static enum err_code add_part(struct pack_out *o, const struct plan *p, size_t item,
                               enum pack_part_kind kind, struct err *e)
@@ -32,7 +32,7 @@ static enum err_code add_part(struct pack_out *o, const struct plan *p, size_t i
     enum err_code rc = pack_name(p, it, name, e);
     if (rc != ERR_OK)
         return rc;
-    size_t size = strlen(name) + sizeof ".weight";
+    size_t size = strlen(name) + strlen(suffixes[kind]) + 1;
     *part = (struct pack_part){.item = item, .kind = kind, .n_dim = it->w->n_dim};
     part->name = malloc(size);
     if (!part->name)
@@ -41,7 +41,7 @@ static enum err_code add_part(struct pack_out *o, const struct plan *p, size_t i
     snprintf(part->name, size, "%s%s", name, suffixes[kind]);
     memcpy(part->dim, it->w->dim, sizeof part->dim);
     int64_t *last = &part->dim[MAX2(part->n_dim, 1) - 1];
-    part->dtype = it->packed ? it->q.scale : it->dtype;
+    part->dtype = !it->packed ? it->dtype : qformat_is_block(it->q) ? DT_U8 : it->q.scale;
     part->bytes = it->scale_bytes;
     if (kind == PACK_CODES) {
         part->dtype = DT_U32;
@@ -49,6 +49,11 @@ static enum err_code add_part(struct pack_out *o, const struct plan *p, size_t i
         part->bytes = it->code_bytes;
     } else if (kind == PACK_DENSE) {
         part->bytes = it->code_bytes;
+    } else if (kind == PACK_GLOBALS) {
+        part->dtype = DT_F32;
+        part->bytes = it->global_bytes;
+        part->n_dim = MAX2(part->n_dim - 2, 1); /* [experts], or one */
+        part->dim[0] = part->dim[0] * (it->w->n_dim > 2) + (it->w->n_dim <= 2);
     } else {
         *last = it->k / it->q.group;
     }
@@ -112,7 +117,7 @@ enum err_code pack_out_open(struct pack_out *o, const struct plan *p, const char
     memset(o, 0, sizeof *o);
     enum err_code rc = ERR_OK;
     o->dir = strdup(dir);
-    o->parts = calloc(3 * MAX2(p->n_items, 1), sizeof *o->parts);
+    o->parts = calloc(4 * MAX2(p->n_items, 1), sizeof *o->parts);
     if (!o->dir || !o->parts)
         rc = err_set(e, ERR_NOMEM, "out of memory: %zu tensors", p->n_items);
     if (rc == ERR_OK && p->n_items == 0)
@@ -122,8 +127,12 @@ enum err_code pack_out_open(struct pack_out *o, const struct plan *p, const char
             rc = add_part(o, p, i, PACK_DENSE, e);
             continue;
         }
-        for (int kind = PACK_BIASES; kind <= PACK_CODES && rc == ERR_OK; kind++)
-            rc = add_part(o, p, i, (enum pack_part_kind)kind, e);
+        const struct plan_item *it = &p->items[i];
+        for (int kind = PACK_BIASES; kind <= PACK_CODES && rc == ERR_OK; kind++) {
+            if ((kind != PACK_BIASES || it->bias_bytes) &&
+                (kind != PACK_GLOBALS || it->global_bytes))
+                rc = add_part(o, p, i, (enum pack_part_kind)kind, e);
+        }
     }
     if (rc == ERR_OK) {
         qsort(o->parts, o->n_parts, sizeof *o->parts, by_name);

@@ -88,7 +88,9 @@ START_TEST(activations_equal_oracle)
                                      .act = kinds[i],
                                      .gate = rig_put(k, gate, all * 4),
                                      .up = rig_put(k, up, all * 4),
-                                     .out = rig_put(k, NULL, (size_t)(n * d) * 2)};
+                                     .out = rig_put(k, NULL, (size_t)(n * d) * 2),
+                                     .limit = 5.5f,
+                                     .alpha = 1.3f};
             struct err e = {.text = ""};
             fix_ok(kern_act_mul(k, &a, &e), &e);
             got[s] = rig_get(k, a.out, (size_t)(n * d) * 2);

@@ -54,6 +54,36 @@ static void bad(const char *config, const char *words)
         ck_abort_msg("'%s' does not say '%s'", err.text, words);
 }
 
+START_TEST(gpt_oss_defaults)
+{
+    good("{" QWEN("gpt_oss") "}");
+    ck_assert(hp.act == ACT_GPTOSS && hp.act_limit == 7 && hp.act_alpha == 1.702f);
+    ck_assert(hp.sinks && hp.router_bias && hp.expert_bias && hp.attn_bias && hp.o_bias);
+    ck_assert(hp.n_expert == 128 && hp.n_expert_used == 4 && hp.d_ff_expert == 96);
+    ck_assert(!hp.softmax_all && hp.head_dim == 64 && hp.rms_eps == 1e-5 && !hp.tied);
+    ck_assert(hp.window == 128 && hp.sliding[0] && !hp.sliding[1] && hp.sliding[2]);
+    /* Neither rope key: the published set. */
+    ck_assert(hp.rope.kind == ROPE_YARN && hp.rope.factor == 32 && hp.rope.theta == 150000);
+    ck_assert(!hp.rope.truncate && hp.rope.original_ctx == 4096);
+    ck_assert(fabs(hp.rope.attention_factor - 1.3465735902799727) < 1e-12);
+    good("{" QWEN("gpt_oss") ",\"rope_theta\":1000.0}");
+    ck_assert(hp.rope.kind == ROPE_YARN && hp.rope.theta == 1000);
+    /* An object is what it says: one that lacks `truncate` means true. */
+    good("{" QWEN("gpt_oss") ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,"
+                             "\"original_max_position_embeddings\":4096}}");
+    ck_assert(hp.rope.truncate && hp.rope.theta == 150000);
+    good("{" QWEN("gpt_oss") ",\"rope_parameters\":{\"rope_type\":\"default\"}}");
+    ck_assert(hp.rope.kind == ROPE_DEFAULT && hp.rope.theta == 150000);
+    good("{" QWEN("gpt_oss") ",\"attention_bias\":false,\"sliding_window\":null}");
+    ck_assert(!hp.attn_bias && !hp.o_bias && hp.window == 0 && !hp.sliding[0]);
+    bad("{" QWEN("gpt_oss") ",\"num_local_experts\":2}", "too few experts");
+    bad("{" QWEN("gpt_oss") ",\"num_local_experts\":0}", "no experts, expected at least one");
+    bad("{" QWEN("gpt_oss") ",\"swiglu_alpha\":0}", "swiglu_alpha");
+    bad("{" QWEN("gpt_oss") ",\"hidden_act\":\"gelu\"}", "found 'gelu', expected 'silu'");
+    bad("{" QWEN("gpt_oss") ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "'longrope'");
+}
+END_TEST
+
 START_TEST(llama_defaults)
 {
     good("{" BASE "}");
@@ -363,6 +393,7 @@ Suite *test_suite(void)
     Suite *s = suite_create("hparams");
     TCase *t = tcase_create("all");
     tcase_add_test(t, llama_defaults);
+    tcase_add_test(t, gpt_oss_defaults);
     tcase_add_test(t, mistral_slides_by_4096_unless_told_otherwise);
     tcase_add_test(t, qwen_has_its_own_biases_norms_and_head_size);
     tcase_add_test(t, qwen_slides_from_a_layer_on_when_told_to);

@@ -120,13 +120,13 @@ START_TEST(activations_equal_elem_h)
     {
         for (int act = ACT_SILU; act <= ACT_GPTOSS; act++) {
             struct err e = {.text = ""};
-            struct act_mul_args a = {N, D, STRIDE, (enum act_kind)act, gate, up, out};
+            struct act_mul_args a = {N, D, STRIDE, (enum act_kind)act, gate, up, out, 5.5f, 1.3f};
             fix_ok(kern_act_mul(k, &a, &e), &e);
             for (int i = 0; i < N * D; i++) {
                 int at = i / D * STRIDE + i % D;
                 float want = act == ACT_SILU        ? elem_silu_mul(gate[at], up[at])
                              : act == ACT_GELU_TANH ? elem_gelu_tanh_mul(gate[at], up[at])
-                                                    : elem_gptoss_mul(gate[at], up[at]);
+                                                    : elem_gptoss_mul(gate[at], up[at], 5.5f, 1.3f);
                 ck_assert(fix_same(act_at(k, out, i, false), as_act(k, want, false)));
             }
         }

@@ -54,7 +54,7 @@ static void act_item(void *ctx, int64_t item, int thread)
     const struct act_mul_args *a = c->a;
     int64_t row = item / c->spans, at = item % c->spans * SPAN, n = MIN2((int64_t)SPAN, a->d - at);
     int64_t in = row * a->stride + at, out = row * a->d + at;
-    c->ops->act_mul(a->act, a->gate + in, a->up + in, n,
+    c->ops->act_mul(a, a->gate + in, a->up + in, n,
                     (uint8_t *)a->out + (size_t)out * (c->f32 ? 4 : 2), c->f32);
 }
 

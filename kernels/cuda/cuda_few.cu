@@ -140,6 +140,10 @@ __device__ static constexpr int piece_bytes_of(void)
         return CUDA_TILE_ROWS * CUDA_PIECE_K * 2;
     if (GROUP == GROUP_ANY)
         return 0;
+    if (cuda_order_is_block(SCALE))
+        return CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * BITS +
+               CUDA_PIECE_K / (GROUP ? GROUP : 1) * CUDA_TILE_ROWS +
+               (SCALE == CUDA_SCALE_GLOBAL ? CUDA_TILE_ROWS * 4 : 0);
     return CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * BITS + CUDA_PIECE_K / (GROUP ? GROUP : 1) *
                                                           CUDA_TILE_ROWS * 2 *
                                                           (SCALE == CUDA_SCALE_F32 ? 4 : 2);
@@ -244,9 +248,9 @@ __device__ static void run_piece(const uint8_t *piece, int group_shift, const ui
             if (live)
                 b = *(const uint4 *)(const void *)(x + (block * 2 + pair) * x_step);
             if constexpr (BITS != CUDA_DENSE) {
-                if (GROUP == GROUP_ANY || GROUP == 32 || pair == 0)
-                    frag_load_scale<SCALE>(piece + scales_at, (block * 2 + pair) >> group_shift,
-                                           lane, sc);
+                if (GROUP == GROUP_ANY || GROUP <= 32 || pair == 0)
+                    frag_load_scale<BITS, SCALE>(piece + scales_at,
+                                                 (block * 2 + pair) >> group_shift, lane, sc);
             }
             frag_step<BITS, SCALE>(words, sc, pair * 2, a);
             frag_mma(acc, a, b.x, b.y);
@@ -301,7 +305,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     constexpr int stages = ring_stages(BITS), known = piece_bytes_of<BITS, SCALE, GROUP>();
     const int piece_bytes = known ? known : all.part[0].order.piece_bytes;
-    /* 32: 0, 64: 1, 128: 2 */
+    /* 16 (whose scales come two at a time) and 32: 0, 64: 1, 128: 2 */
     const int group_shift = (GROUP == GROUP_ANY ? all.part[0].order.group : GROUP) / 64;
     int stage = 0, n_tok = all.n_tok, buffer = 0;
     uint8_t *ring = shared + warp * stages * piece_bytes;
@@ -443,6 +447,20 @@ static void launch_bits(const struct cuda_kern *c, const struct cuda_products *a
         break;
     case CUDA_SCALE_F32:
         launch<BITS, CUDA_SCALE_F32, GROUP_ANY>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_E8M0_FAST:
+        launch<BITS == 8 ? 8 : 4, CUDA_SCALE_E8M0_FAST, 32>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_E8M0:
+        launch<BITS == 8 ? 8 : 4, CUDA_SCALE_E8M0, 32>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_E4M3:
+        launch<4, CUDA_SCALE_E4M3, 16>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_GLOBAL:
+        launch<4, CUDA_SCALE_GLOBAL, 16>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_COUNT:
         break;
     }
 }

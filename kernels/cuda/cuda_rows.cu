@@ -188,7 +188,7 @@ __global__ static void __launch_bounds__(BLOCK) act_mul_elements(struct act_mul_
     else if (a.act == ACT_GELU_TANH)
         y = elem_gelu_tanh_mul(gate, up);
     else
-        y = elem_gptoss_mul(gate, up);
+        y = elem_gptoss_mul(gate, up, a.limit, a.alpha);
     ((uint16_t *)a.out)[i] = bf16_from_f32(y);
 }
 

@@ -12,6 +12,8 @@ import pathlib
 import numpy as np
 from safetensors.numpy import save_file
 
+import moe_cases
+
 VOCAB = 40
 PROMPT = 96  # crosses the pages of 64 tokens and every window below
 HERE = pathlib.Path(__file__).resolve().parent
@@ -107,7 +109,7 @@ CASES = {
                                              "vision_use_head": False},
                            "mm_tokens_per_image": 4, "image_token_index": 39,
                            "boi_token_index": 38, "eoi_token_index": 37}, True),
-}
+} | moe_cases.cases(SILU)
 
 
 def text_config(config):
@@ -140,11 +142,13 @@ def layer_tensors(c, i):
         out["self_attn.o_proj.bias"] = (d,)
     if c.get("mlp_bias"):
         out |= {"mlp.gate_proj.bias": (ff,), "mlp.up_proj.bias": (ff,), "mlp.down_proj.bias": (d,)}
+    if moe_cases.is_sparse(c, i):
+        out = {n: s for n, s in out.items() if not n.startswith("mlp.")} | moe_cases.tensors(c)
     if shared:
         del out["self_attn.v_proj.weight"]
     if gemma4:
         out["layer_scalar"] = (1,)
-    if kind in ("qwen3", "gemma3_text") or gemma4:
+    if kind in ("qwen3", "qwen3_moe", "gemma3_text") or gemma4:
         out |= {"self_attn.q_norm.weight": (hd,), "self_attn.k_norm.weight": (hd,)}
     if gemma:
         out |= {"pre_feedforward_layernorm.weight": (d,),
@@ -214,12 +218,15 @@ def wide(case):
     return config
 
 
-def write_case(case, folder, config=None, base=None):
-    """The folder of a case, its weights under another config.json if one is given; returns the
-    SHA-256 of the weights in the order of names."""
+def write_case(case, folder, config=None, base=None, form=None):
+    """The folder of a case, its weights under another config.json if one is given, with
+    experts in another form than HF's if one is named; returns the SHA-256 of the weights in the
+    order of names."""
     base = base or CASES[case][0]
     folder.mkdir()
     tensors = {n: draw(case, n, s, base) for n, s in all_tensors(base).items()}
+    if form:
+        tensors = moe_cases.restore(text_config(base), tensors, form)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config or base, indent=1) + "\n")
     digest = hashlib.sha256()
@@ -264,8 +271,9 @@ def new_spelling(config):
 
 
 GGUF_ARCH = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
-             "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma4_text": "gemma4"}
-GGUF_STEMS = {
+             "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma4_text": "gemma4",
+             **moe_cases.GGUF_ARCH}
+GGUF_STEMS = moe_cases.GGUF_STEMS | {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
@@ -300,7 +308,7 @@ def has_gguf(config):
     c = text_config(config)
     rope = c.get("rope_scaling") or {}
     return c["model_type"] in GGUF_ARCH and "text_config" not in config and \
-        not c.get("mlp_bias") and \
+        not c.get("mlp_bias") and moe_cases.fits_gguf(c) and \
         not (c["model_type"] == "gemma2" and c["attn_logit_softcapping"] is None) and \
         not (c["model_type"] in ("llama", "mistral") and c.get("attention_bias")) and \
         not (c["model_type"] in ("mistral",) and c.get("sliding_window")) and \
@@ -378,8 +386,11 @@ def write_gguf(case, path):
         write_gguf_gemma4(w, c)
     else:
         write_gguf_plain(w, c, arch)
-    for name, shape in text_tensors(c).items():
-        value = draw(case, name, shape, config)
+    moe_cases.add_gguf_keys(w, c)
+    values = {n: draw(case, n, s, config) for n, s in text_tensors(c).items()}
+    if c["model_type"] in moe_cases.GGUF_ARCH:
+        values = moe_cases.stack(c, values, "experts")
+    for name, value in values.items():
         if arch == "llama" and ".q_proj." in name:
             value = interleave(value, c["num_attention_heads"])
         if arch == "llama" and ".k_proj." in name:
@@ -396,4 +407,4 @@ def write_gguf(case, path):
 
 # One case of each family, whose packed weights are held against their expansion.
 PACKED = ["llama", "mistral-window", "qwen2", "qwen3", "gemma2", "gemma3", "gemma3-multimodal",
-          "gemma4"]
+          "gemma4", "mixtral", "qwen3-moe-step"]

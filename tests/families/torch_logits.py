@@ -45,4 +45,5 @@ def main():
     (cases.HERE / "golden" / "weights.json").write_text(json.dumps(known, indent=1) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

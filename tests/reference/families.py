@@ -21,6 +21,7 @@ from mlx_lm.utils import load_model
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "families"))
 import cases  # noqa: E402
+import moe_cases  # noqa: E402
 
 BAR = 2e-5
 
@@ -84,6 +85,11 @@ def run_case(tally, build, case, tmp):
     cases.write_case(case, other, cases.new_spelling(config))
     tally.say(np.array_equal(ours, our_logits(build, other, ids)),
               f"{case}: rope_parameters give the same bits")
+    for form in moe_cases.FORMS.get(case, ()):
+        other = tmp / f"{case}-{form}"
+        cases.write_case(case, other, form=form)
+        tally.say(np.array_equal(ours, our_logits(build, other, ids)),
+                  f"{case}: {form} experts give the same bits")
     if cases.has_gguf(config):
         path = tmp / f"{case}.gguf"
         cases.write_gguf(case, path)
@@ -91,21 +97,22 @@ def run_case(tally, build, case, tmp):
                   f"{case}: a GGUF gives the same bits")
 
 
-def run_packed(tally, build, case, tmp):
-    """Packed 4-bit weights, and the same expanded for either arithmetic."""
+def run_packed(tally, build, case, tmp, bits):
+    """Packed weights, and the same expanded for either arithmetic."""
     ids = cases.prompt(case)
-    packed, recipe = tmp / f"{case}-packed", tmp / "recipe.yaml"
-    recipe.write_text("why: a proof\nrules:\n  - bits: 4\n    group: 32\n")
+    name, recipe = f"{case}-packed{bits}", tmp / "recipe.yaml"
+    packed = tmp / name
+    recipe.write_text(f"why: a proof\nrules:\n  - bits: {bits}\n    group: 32\n")
     assay(build, "quantize", tmp / case, "-o", packed, "--recipe", recipe)
     for arith, expand in (("f32", "f32"), ("mma90", "bf16")):
-        flat = tmp / f"{case}-{expand}"
+        flat = tmp / f"{name}-{expand}"
         assay(build, "convert", packed, "-o", flat, "--expand", expand)
         same = np.array_equal(our_logits(build, packed, ids, arith),
                               our_logits(build, flat, ids, arith))
-        tally.say(same, f"{case}: packed equals expanded in {arith}")
+        tally.say(same, f"{name}: equals its expansion in {arith}")
     if cases.CASES[case][1]:
-        far = distance(our_logits(build, packed, ids), mlx_logits(tmp / f"{case}-f32", ids))
-        tally.say(far <= BAR, f"{case}: packed is {far:.2g} of the range from mlx-lm's expansion")
+        far = distance(our_logits(build, packed, ids), mlx_logits(tmp / f"{name}-f32", ids))
+        tally.say(far <= BAR, f"{name}: {far:.2g} of the range from mlx-lm's expansion")
 
 
 def run_invariance(tally, build, case, tmp):
@@ -132,6 +139,12 @@ FAULTS = [  # case, change: what a wrong reading of a config would do
     ("gemma4", {"rope_parameters": {**cases.GEMMA4["rope_parameters"], "full_attention": {
         "rope_type": "proportional", "rope_theta": 1e5, "partial_rotary_factor": 0.5}}}),
     ("llama-yarn", {"rope_scaling": {**cases.YARN, "factor": 4.1}}),
+    ("mixtral-window", {"sliding_window": 41}),
+    ("mixtral", {"num_experts_per_tok": 1}),
+    ("qwen3-moe", {"norm_topk_prob": False}),
+    ("qwen3-moe-raw", {"norm_topk_prob": True}),
+    ("qwen3-moe", {"num_experts_per_tok": 2}),
+    ("qwen3-moe-window", {"sliding_window": 34}),
 ]
 
 
@@ -153,7 +166,8 @@ def main():
         for case in cases.CASES:
             run_case(tally, build, case, tmp)
         for case in cases.PACKED:
-            run_packed(tally, build, case, tmp)
+            for bits in (4, 8) if case in moe_cases.FORMS else (4,):
+                run_packed(tally, build, case, tmp, bits)
             run_invariance(tally, build, case, tmp)
         for case, change in FAULTS:
             run_fault(tally, build, case, change, tmp)
