@@ -8,6 +8,7 @@
 
 enum dim_name {
     DIM_NONE,
+    DIM_ONE,
     DIM_MODEL,
     DIM_FF,
     DIM_Q,
@@ -26,6 +27,9 @@ enum when {
     MLP_BIAS,
     QK_NORM,
     POST_NORMS,
+    OWN_V,
+    OWN_V_BIAS,
+    SCALAR,
     DENSE_MLP,
     SPARSE_MLP,
     SPARSE_BLOCK,
@@ -52,16 +56,17 @@ static const struct expected inside[] = {
     {"model.layers.%d.post_attention_layernorm.weight", {DIM_MODEL, DIM_NONE}, ALWAYS},
     {"model.layers.%d.self_attn.q_proj.weight", {DIM_Q, DIM_MODEL}, ALWAYS},
     {"model.layers.%d.self_attn.k_proj.weight", {DIM_KV, DIM_MODEL}, ALWAYS},
-    {"model.layers.%d.self_attn.v_proj.weight", {DIM_KV, DIM_MODEL}, ALWAYS},
+    {"model.layers.%d.self_attn.v_proj.weight", {DIM_KV, DIM_MODEL}, OWN_V},
     {"model.layers.%d.self_attn.o_proj.weight", {DIM_MODEL, DIM_Q}, ALWAYS},
     {"model.layers.%d.self_attn.q_proj.bias", {DIM_Q, DIM_NONE}, ATTN_BIAS},
     {"model.layers.%d.self_attn.k_proj.bias", {DIM_KV, DIM_NONE}, ATTN_BIAS},
-    {"model.layers.%d.self_attn.v_proj.bias", {DIM_KV, DIM_NONE}, ATTN_BIAS},
+    {"model.layers.%d.self_attn.v_proj.bias", {DIM_KV, DIM_NONE}, OWN_V_BIAS},
     {"model.layers.%d.self_attn.o_proj.bias", {DIM_MODEL, DIM_NONE}, O_BIAS},
     {"model.layers.%d.self_attn.q_norm.weight", {DIM_HEAD, DIM_NONE}, QK_NORM},
     {"model.layers.%d.self_attn.k_norm.weight", {DIM_HEAD, DIM_NONE}, QK_NORM},
     {"model.layers.%d.pre_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
     {"model.layers.%d.post_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
+    {"model.layers.%d.layer_scalar", {DIM_ONE, DIM_NONE}, SCALAR},
     {"model.layers.%d.mlp.gate_proj.weight", {DIM_FF, DIM_MODEL}, DENSE_MLP},
     {"model.layers.%d.mlp.up_proj.weight", {DIM_FF, DIM_MODEL}, DENSE_MLP},
     {"model.layers.%d.mlp.down_proj.weight", {DIM_MODEL, DIM_FF}, DENSE_MLP},
@@ -96,19 +101,22 @@ static const struct expected inside[] = {
     {"model.layers.%d.mlp.down_proj.bias", {DIM_MODEL, DIM_NONE}, MLP_BIAS},
 };
 
-static int64_t dim_value(const struct hparams *hp, enum dim_name d)
+static int64_t dim_value(const struct hparams *hp, enum dim_name d, int layer)
 {
+    const bool slides = hp->sliding[layer];
     switch (d) {
     case DIM_MODEL:
         return hp->d_model;
     case DIM_FF:
         return hp->d_ff;
     case DIM_Q:
-        return (int64_t)hp->n_head * hp->head_dim;
+        return (int64_t)hp->n_head * hparams_head_dim(hp, slides);
     case DIM_KV:
-        return (int64_t)hp->n_kv * hp->head_dim;
+        return (int64_t)hparams_n_kv(hp, slides) * hparams_head_dim(hp, slides);
     case DIM_HEAD:
-        return hp->head_dim;
+        return hparams_head_dim(hp, slides);
+    case DIM_ONE:
+        return 1;
     case DIM_HEADS:
         return hp->n_head;
     case DIM_VOCAB:
@@ -139,6 +147,12 @@ static bool applies(const struct hparams *hp, enum when when, int layer)
         return hp->qk_norm;
     case POST_NORMS:
         return hp->post_norms;
+    case OWN_V:
+        return hparams_has_v(hp, hp->sliding[layer]);
+    case OWN_V_BIAS:
+        return hp->attn_bias && hparams_has_v(hp, hp->sliding[layer]);
+    case SCALAR:
+        return hp->layer_scalar;
     case DENSE_MLP:
         return !hp->sparse[layer];
     case SPARSE_MLP:
@@ -158,6 +172,16 @@ static bool applies(const struct hparams *hp, enum when when, int layer)
     }
 }
 
+static void put_name(char out[CKPT_NAME_MAX], const struct expected *x, int layer)
+{
+    /* The number takes less room than its place holder leaves. */
+    const char *at = strstr(x->name, "%d");
+    if (at)
+        snprintf(out, CKPT_NAME_MAX, "%.*s%d%s", (int)(at - x->name), x->name, layer, at + 2);
+    else
+        snprintf(out, CKPT_NAME_MAX, "%s", x->name);
+}
+
 /* "[rows, k]" into text. */
 static const char *shape_text(int n_dim, const int64_t *dim, char text[128])
 {
@@ -169,21 +193,23 @@ static const char *shape_text(int n_dim, const int64_t *dim, char text[128])
     return text;
 }
 
+/* Logical dims of a tensor; how many there are. */
+static int dims_of(const struct hparams *hp, const struct expected *x, int layer, int64_t *dim)
+{
+    int n = 0;
+    for (; n < (int)ARRAY_LEN(x->dim) && x->dim[n] != DIM_NONE; n++)
+        dim[n] = dim_value(hp, x->dim[n], layer);
+    return n;
+}
+
 static enum err_code check_one(const struct checkpoint *c, const struct expected *x, int layer,
                                struct err *e)
 {
     char name[CKPT_NAME_MAX], want[128], found[128];
     int64_t dim[ARRAY_LEN(x->dim)];
-    int n_dim = 0;
-    for (; n_dim < (int)ARRAY_LEN(x->dim) && x->dim[n_dim] != DIM_NONE; n_dim++)
-        dim[n_dim] = dim_value(&c->hp, x->dim[n_dim]);
+    const int n_dim = dims_of(&c->hp, x, layer, dim);
     shape_text(n_dim, dim, want);
-    /* The number takes less room than its place holder leaves. */
-    const char *at = strstr(x->name, "%d");
-    if (at)
-        snprintf(name, sizeof name, "%.*s%d%s", (int)(at - x->name), x->name, layer, at + 2);
-    else
-        snprintf(name, sizeof name, "%s", x->name);
+    put_name(name, x, layer);
     const struct ckpt_weight *w = checkpoint_find(c, name);
     if (!w)
         return err_set(e, ERR_INPUT, "weight '%s' is missing, expected %s by family %s", name, want,
@@ -211,6 +237,27 @@ static bool is_expected(const struct hparams *hp, const struct ckpt_weight *w)
             return applies(hp, inside[i].when, w->layer);
     }
     return false;
+}
+
+static void visit_one(const struct hparams *hp, const struct expected *x, int layer,
+                      family_visit visit, void *ctx)
+{
+    char name[CKPT_NAME_MAX];
+    int64_t dim[ARRAY_LEN(x->dim)];
+    if (!applies(hp, x->when, layer))
+        return;
+    put_name(name, x, layer);
+    visit(ctx, name, dims_of(hp, x, layer, dim), dim);
+}
+
+void family_list(const struct hparams *hp, family_visit visit, void *ctx)
+{
+    for (size_t i = 0; i < ARRAY_LEN(outside); i++)
+        visit_one(hp, &outside[i], 0, visit, ctx);
+    for (int layer = 0; layer < hp->n_layer; layer++) {
+        for (size_t i = 0; i < ARRAY_LEN(inside); i++)
+            visit_one(hp, &inside[i], layer, visit, ctx);
+    }
 }
 
 enum err_code family_check_weights(const struct checkpoint *c, struct err *e)

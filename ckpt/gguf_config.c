@@ -54,6 +54,9 @@ static const struct row rows[] = {
     {"final_logit_softcapping", "final_logit_softcapping", true},
     {"attn_logit_softcapping", "attn_logit_softcapping", true},
     {"rope.freq_base_swa", "rope_local_base_freq", true},
+    {"attention.key_length_swa", "head_dim_swa", false},
+    {"attention.shared_kv_layers", "num_kv_shared_layers", false},
+    {"embedding_length_per_layer_input", "hidden_size_per_layer_input", false},
 };
 
 static enum err_code put_key(json_t *o, const char *key, json_t *v, struct err *e)
@@ -372,6 +375,104 @@ static enum err_code put_gemma(json_t *o, const struct gguf_meta *m, const char 
     return rc == ERR_OK ? put_layer_types(o, m, arch, e) : rc;
 }
 
+/* The first layer that does not slide; -1: none. */
+static int64_t full_layer(const json_t *o)
+{
+    const json_t *types = json_object_get(o, "layer_types");
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (type && strcmp(type, "full_attention") == 0)
+            return (int64_t)i;
+    }
+    return -1;
+}
+
+/* Numbers of KV heads: one for all, or a list by layer. */
+static enum err_code put_gemma4_heads(json_t *o, struct err *e)
+{
+    const json_t *kv = json_incref(json_object_get(o, "num_key_value_heads"));
+    enum err_code rc = ERR_OK;
+    for (size_t i = 0; rc == ERR_OK && i < json_array_size(kv); i++) {
+        const char *type = json_string_value(json_array_get(json_object_get(o, "layer_types"), i));
+        bool slides = type && strcmp(type, "sliding_attention") == 0;
+        const char *key = slides ? "num_key_value_heads" : "num_global_key_value_heads";
+        json_t *n = json_array_get(kv, i);
+        const json_t *said = json_object_get(o, key);
+        if (json_is_integer(said) && !json_equal(said, n))
+            rc = err_set(e, ERR_INPUT,
+                         "key 'attention.head_count_kv': layer %zu has %lld, expected "
+                         "%lld as in layers like it",
+                         i, (long long)json_integer_value(n), (long long)json_integer_value(said));
+        else
+            rc = put_key(o, key, json_incref(n), e);
+    }
+    if (rc == ERR_OK && json_is_array(json_object_get(o, "num_key_value_heads")))
+        rc = err_set(e, ERR_INPUT, "key 'attention.head_count_kv': a list without sliding layers");
+    json_decref((json_t *)kv);
+    return rc;
+}
+
+/* Both tables; of a full layer as many pairs turn as rope_freqs has divisors of one. */
+static enum err_code put_gemma4_rope(json_t *o, const struct tensor *freqs, struct err *e)
+{
+    const int64_t pairs = json_integer_value(json_object_get(o, "global_head_dim")) / 2;
+    int64_t turning = pairs;
+    if (freqs) {
+        if (freqs->dtype != DT_F32 || tensor_elems(freqs) != pairs)
+            return err_set(
+                e, ERR_INPUT, "tensor 'rope_freqs.weight': %lld values of %s, expected %lld of F32",
+                (long long)tensor_elems(freqs), dtype_name(freqs->dtype), (long long)pairs);
+        for (turning = 0; turning < pairs; turning++) {
+            float v;
+            memcpy(&v, freqs->data + 4 * turning, sizeof v);
+            if (v != 1)
+                break;
+        }
+    }
+    const json_t *theta = json_object_get(o, "rope_theta");
+    const json_t *local = json_object_get(o, "rope_local_base_freq");
+    json_t *rope =
+        json_pack("{s:{s:s,s:f,s:f},s:{s:s,s:f}}", "full_attention", "rope_type", "proportional",
+                  "rope_theta", theta ? json_number_value(theta) : 1e6, "partial_rotary_factor",
+                  pairs ? (double)turning / (double)pairs : 1.0, "sliding_attention", "rope_type",
+                  "default", "rope_theta", local ? json_number_value(local) : 1e4);
+    json_object_del(o, "rope_theta");
+    json_object_del(o, "rope_local_base_freq");
+    return put_key(o, "rope_parameters", rope, e);
+}
+
+/* The plain key_length is that of full layers. */
+static enum err_code put_gemma4(json_t *o, struct container *const *files, size_t n,
+                                const char *arch, struct err *e)
+{
+    enum err_code rc = put_layer_types(o, files[0]->gguf, arch, e);
+    const int64_t full = full_layer(o);
+    json_t *swa = json_object_get(o, "head_dim_swa"), *dim = json_object_get(o, "head_dim");
+    if (rc == ERR_OK && (!swa || !dim || full < 0))
+        rc = err_set(e, ERR_INPUT, "key '%s.attention.%s' is missing", arch,
+                     full < 0 ? "sliding_window_pattern"
+                     : swa    ? "key_length"
+                              : "key_length_swa");
+    if (rc == ERR_OK)
+        rc = put_key(o, "global_head_dim", json_incref(dim), e);
+    if (rc == ERR_OK)
+        rc = put_key(o, "head_dim", json_incref(swa), e);
+    json_object_del(o, "head_dim_swa");
+    if (rc == ERR_OK)
+        rc = put_gemma4_heads(o, e);
+    if (rc == ERR_OK)
+        rc = put_gemma4_rope(o, find_tensor(files, n, "rope_freqs.weight"), e);
+    char name[64];
+    snprintf(name, sizeof name, "blk.%lld.attn_v.weight", (long long)full);
+    if (rc == ERR_OK)
+        rc = put_key(o, "attention_k_eq_v", json_boolean(!find_tensor(files, n, name)), e);
+    if (rc == ERR_OK && json_object_get(o, "num_local_experts"))
+        rc = put_key(o, "enable_moe_block", json_true(), e);
+    if (rc == ERR_OK && !json_object_get(o, "hidden_size_per_layer_input"))
+        rc = put_key(o, "hidden_size_per_layer_input", json_integer(0), e);
+    return rc;
+}
+
 static enum err_code put_tensor_facts(json_t *o, struct container *const *files, size_t n,
                                       struct err *e)
 {
@@ -421,7 +522,10 @@ enum err_code gguf_config_make(struct container *const *files, size_t n_files, j
     const bool qwen = family && strcmp(family, "qwen3_moe") == 0;
     if (rc == ERR_OK && (qwen || (family && strcmp(family, "mixtral") == 0)))
         rc = put_experts(o, m, arch, qwen, e);
-    if (rc == ERR_OK)
+    const bool gemma4 = strcmp(arch, "gemma4") == 0;
+    if (rc == ERR_OK && gemma4)
+        rc = put_gemma4(o, files, n_files, arch, e);
+    else if (rc == ERR_OK)
         rc = put_rope(o, files, n_files, arch, e);
     if (rc == ERR_OK)
         rc = put_tensor_facts(o, files, n_files, e);

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "ckpt/dtype.h"
+#include "ckpt/hparams_gemma.h"
 #include "ckpt/hparams_moe.h"
 #include "common/str.h"
 
@@ -39,10 +40,11 @@ struct family {
     bool qk_norm;
     bool tied;
     enum act_kind act;
-    /* Gemma: 1 + w, norms behind, scaled embedding, query_pre_attn_scalar, softcaps. */
-    bool gemma;
-    float attn_softcap, logit_softcap;
-    bool two_ropes;        /* full layers by rope_theta, sliding ones by rope_local_base_freq */
+    /* Full layers turn by rope_theta, sliding ones by rope_local_base_freq. */
+    bool two_ropes;
+    bool proportional; /* full layers: ROPE_PROPORTIONAL where nothing is said */
+    /* The rest, after the layers that slide are known; NULL: nothing. */
+    enum err_code (*more)(struct hparams *hp, const json_t *o, struct err *e);
     bool attn_bias;        /* where key_attn is missing */
     double theta, rms_eps; /* 0: 10000; 1e-6 */
     /* Where neither rope key is there; NULL: no scaling. */
@@ -50,6 +52,12 @@ struct family {
     /* Experts; NULL: none. */
     enum err_code (*experts)(struct hparams *hp, const json_t *o, struct err *e);
 };
+
+#define GEMMA4                                                                                     \
+    .d_model = 2304, .d_ff = 9216, .n_vocab = 262144, .n_layer = 30, .n_head = 8, .n_kv = 4,       \
+    .head_dim = 256, .rule = WINDOW_PERIOD, .period = 6, .key_attn = true, .qk_norm = true,        \
+    .tied = true, .act = ACT_GELU_TANH, .two_ropes = true, .proportional = true,                   \
+    .more = hparams_read_gemma4
 
 static const struct rope_params gpt_oss_rope = {.kind = ROPE_YARN,
                                                 .theta = 150000,
@@ -76,21 +84,6 @@ static const struct family families[] = {
      .rule = WINDOW_QWEN,
      .key_attn = true,
      .qk_norm = true},
-    {.name = "mixtral",
-     .ctx = 131072,
-     .n_kv = 8,
-     .rule = WINDOW_ALL,
-     .theta = 1e6,
-     .rms_eps = 1e-5,
-     .experts = hparams_read_mixtral},
-    {.name = "qwen3_moe",
-     .ctx = 32768,
-     .window = 4096,
-     .n_kv = 4,
-     .rule = WINDOW_QWEN_MOE,
-     .key_attn = true,
-     .qk_norm = true,
-     .experts = hparams_read_qwen3_moe},
     {.name = "gemma2",
      .d_model = 2304,
      .d_ff = 9216,
@@ -106,9 +99,7 @@ static const struct family families[] = {
      .key_attn = true,
      .tied = true,
      .act = ACT_GELU_TANH,
-     .gemma = true,
-     .attn_softcap = 50,
-     .logit_softcap = 30},
+     .more = hparams_read_gemma2},
     {.name = "gemma3_text",
      .wrapper = "gemma3",
      .d_model = 2304,
@@ -127,8 +118,29 @@ static const struct family families[] = {
      .qk_norm = true,
      .tied = true,
      .act = ACT_GELU_TANH,
-     .gemma = true,
-     .two_ropes = true},
+     .two_ropes = true,
+     .more = hparams_read_gemma3},
+    {.name = "gemma4_text", .wrapper = "gemma4", .ctx = 131072, .window = 512, GEMMA4},
+    {.name = "gemma4_unified_text",
+     .wrapper = "gemma4_unified",
+     .ctx = 262144,
+     .window = 1024,
+     GEMMA4},
+    {.name = "mixtral",
+     .ctx = 131072,
+     .n_kv = 8,
+     .rule = WINDOW_ALL,
+     .theta = 1e6,
+     .rms_eps = 1e-5,
+     .experts = hparams_read_mixtral},
+    {.name = "qwen3_moe",
+     .ctx = 32768,
+     .window = 4096,
+     .n_kv = 4,
+     .rule = WINDOW_QWEN_MOE,
+     .key_attn = true,
+     .qk_norm = true,
+     .experts = hparams_read_qwen3_moe},
     {.name = "gpt_oss",
      .ctx = 131072,
      .window = 128,
@@ -253,50 +265,6 @@ static enum err_code read_numbers(struct hparams *hp, const json_t *o, const str
     hp->embed_scale = 1;
     hp->attn_scale = (float)(1 / sqrt((double)hp->head_dim));
     return rc == ERR_OK ? check_act(o, f, e) : rc;
-}
-
-/* A number that may be null; *out keeps the default when the key is missing. */
-static enum err_code get_softcap(const json_t *o, const char *key, float *out, struct err *e)
-{
-    double v = json_object_get(o, key) ? 0 : (double)*out;
-    enum err_code rc = json_get_double(o, key, JSON_OPTIONAL, 1e-6, 1e6, &v, e);
-    *out = (float)v;
-    return rc;
-}
-
-/* The root of d_model is rounded as the published weights are, whatever this file's are stored in:
- * so packed weights and their expansion have one embedding (docs/families.md). */
-static float embedding_scale(int64_t d_model)
-{
-    return bf16_to_f32(bf16_from_f32((float)sqrt((double)d_model)));
-}
-
-static enum err_code read_gemma(struct hparams *hp, const json_t *o, const struct family *f,
-                                struct err *e)
-{
-    double scalar = 256;
-    hp->norm_plus_one = hp->post_norms = true;
-    hp->embed_scale = embedding_scale(hp->d_model);
-    hp->attn_softcap = f->attn_softcap;
-    hp->logit_softcap = f->logit_softcap;
-    enum err_code rc =
-        json_get_double(o, "query_pre_attn_scalar", JSON_OPTIONAL, 1e-6, 1e9, &scalar, e);
-    hp->attn_scale = (float)(1 / sqrt(scalar));
-    if (rc == ERR_OK)
-        rc = get_softcap(o, "attn_logit_softcapping", &hp->attn_softcap, e);
-    if (rc == ERR_OK)
-        rc = get_softcap(o, "final_logit_softcapping", &hp->logit_softcap, e);
-    /* transformers ignores the key in Gemma 3: what a file with it means is not known. */
-    if (rc == ERR_OK && hp->attn_softcap > 0 && f->attn_softcap == 0)
-        rc = err_set(e, ERR_INPUT, "key 'attn_logit_softcapping': found %g, expected null for %s",
-                     (double)hp->attn_softcap, f->name);
-    bool both = false;
-    if (rc == ERR_OK)
-        rc = json_get_bool(o, "use_bidirectional_attention", JSON_OPTIONAL, &both, e);
-    if (rc == ERR_OK && both)
-        rc =
-            err_set(e, ERR_INPUT, "use_bidirectional_attention is true, expected causal attention");
-    return rc;
 }
 
 /* use_sliding_window false means no window, whatever else is said. */
@@ -445,6 +413,7 @@ static enum err_code read_kind(const struct hparams *hp, struct rope_params *r, 
                  {"linear", ROPE_LINEAR},
                  {"llama3", ROPE_LLAMA3},
                  {"yarn", ROPE_YARN},
+                 {"proportional", ROPE_PROPORTIONAL},
                  {"factors", ROPE_FACTORS}};
     size_t i = 0;
     while (i < ARRAY_LEN(kinds) && strcmp(kinds[i].name, type) != 0)
@@ -452,12 +421,14 @@ static enum err_code read_kind(const struct hparams *hp, struct rope_params *r, 
     if (i == ARRAY_LEN(kinds)) {
         return err_set(e, ERR_INPUT,
                        "rope_type '%.64s' is not supported; supported: default, linear, llama3, "
-                       "yarn",
+                       "yarn, proportional",
                        type);
     }
     r->kind = kinds[i].kind;
     if (r->kind == ROPE_DEFAULT)
         return ERR_OK;
+    if (r->kind == ROPE_PROPORTIONAL)
+        return json_get_double(rope, "factor", JSON_OPTIONAL, 1e-6, 1e6, &r->factor, e);
     if (r->kind == ROPE_FACTORS) {
         json_t *list = NULL;
         enum err_code rc = json_get_array(rope, "factors", JSON_REQUIRED, &list, e);
@@ -484,11 +455,11 @@ static enum err_code read_kind(const struct hparams *hp, struct rope_params *r, 
     return rc;
 }
 
-/* One set of parameters: `rope` is its object or NULL, key_theta where its base stands outside of
- * that. */
-static enum err_code read_rope_set(const struct hparams *hp, struct rope_params *r, const json_t *o,
-                                   const json_t *rope, const char *key_theta, double theta,
-                                   struct err *e)
+/* One set of parameters, for heads of head_dim: `rope` is its object or NULL, key_theta where its
+ * base stands outside of that. */
+static enum err_code read_rope_set(const struct hparams *hp, int head_dim, struct rope_params *r,
+                                   const json_t *o, const json_t *rope, const char *key_theta,
+                                   double theta, struct err *e)
 {
     const char *type = NULL, *type_old = NULL;
     double partial = 1;
@@ -510,17 +481,24 @@ static enum err_code read_rope_set(const struct hparams *hp, struct rope_params 
             rc = read_kind(hp, r, type, o, rope, e);
         rc = err_wrap(e, rc, "rope parameters");
     }
-    int dims = (int)((double)hp->head_dim * partial);
-    r->partial_dims = dims < hp->head_dim ? dims : 0;
+    if (r->kind == ROPE_PROPORTIONAL) {
+        r->turning_pairs = (int)(partial * head_dim / 2);
+        return rc;
+    }
+    int dims = (int)((double)head_dim * partial);
+    r->partial_dims = dims < head_dim ? dims : 0;
     if (rc == ERR_OK && (dims < 2 || dims % 2))
         rc = err_set(e, ERR_INPUT, "partial_rotary_factor %g rotates %d dims of a head of %d",
-                     partial, dims, hp->head_dim);
+                     partial, dims, head_dim);
     return rc;
 }
 
-/* Gemma 3: the old keys speak of full layers, but for rope_local_base_freq. */
-static enum err_code read_two_ropes(struct hparams *hp, const json_t *o, struct err *e)
+/* Gemma 3's old keys speak of full layers, but for rope_local_base_freq; Gemma 4 has no old keys.
+ */
+static enum err_code read_two_ropes(struct hparams *hp, const json_t *o, const struct family *f,
+                                    struct err *e)
 {
+    const int full_dim = hparams_head_dim(hp, false);
     json_t *old = NULL, *new = NULL, *full = NULL, *sliding = NULL;
     enum err_code rc = json_get_object(o, "rope_scaling", JSON_OPTIONAL, &old, e);
     if (rc == ERR_OK)
@@ -533,9 +511,14 @@ static enum err_code read_two_ropes(struct hparams *hp, const json_t *o, struct 
         return err_wrap(e, rc, "rope parameters");
     hp->two_ropes = true;
     full = old && json_object_size(old) ? old : full;
-    rc = read_rope_set(hp, &hp->rope, o, full, "rope_theta", 1e6, e);
+    rc = read_rope_set(hp, full_dim, &hp->rope, o, full, "rope_theta", 1e6, e);
     if (rc == ERR_OK)
-        rc = read_rope_set(hp, &hp->rope_sliding, o, sliding, "rope_local_base_freq", 10000, e);
+        rc = read_rope_set(hp, hp->head_dim, &hp->rope_sliding, o, sliding, "rope_local_base_freq",
+                           10000, e);
+    if (rc == ERR_OK && f->proportional && !full) {
+        hp->rope.kind = ROPE_PROPORTIONAL;
+        hp->rope.turning_pairs = full_dim / 8;
+    }
     return rc;
 }
 
@@ -544,17 +527,15 @@ static enum err_code read_rope(struct hparams *hp, const json_t *o, const struct
 {
     const json_t *rope = NULL;
     if (f->two_ropes)
-        return read_two_ropes(hp, o, e);
+        return read_two_ropes(hp, o, f, e);
     enum err_code rc = find_rope(hp, o, &rope, e);
-    if (rc != ERR_OK)
-        return rc;
-    rc = read_rope_set(hp, &hp->rope, o, rope, "rope_theta", f->theta > 0 ? f->theta : 10000, e);
+    const double theta = f->theta > 0 ? f->theta : 10000;
+    if (rc == ERR_OK)
+        rc = read_rope_set(hp, hp->head_dim, &hp->rope, o, rope, "rope_theta", theta, e);
     if (rc == ERR_OK && !rope && f->rope) {
-        double theta = hp->rope.theta;
-        int partial = hp->rope.partial_dims;
+        const double base = hp->rope.theta;
         hp->rope = *f->rope;
-        hp->rope.theta = theta;
-        hp->rope.partial_dims = partial;
+        hp->rope.theta = base;
         hp->rope.attention_factor = yarn_scale(1, hp->rope.factor);
     }
     return rc;
@@ -628,10 +609,10 @@ enum err_code hparams_from_config(struct hparams *hp, const json_t *config,
     rc = read_dims(hp, o, f, e);
     if (rc == ERR_OK)
         rc = read_numbers(hp, o, f, e);
-    if (rc == ERR_OK && f->gemma)
-        rc = read_gemma(hp, o, f, e);
     if (rc == ERR_OK)
         rc = read_window(hp, o, f, e);
+    if (rc == ERR_OK && f->more)
+        rc = f->more(hp, o, e);
     if (rc == ERR_OK)
         rc = read_rope(hp, o, f, e);
     if (rc == ERR_OK && f->experts)

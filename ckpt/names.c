@@ -113,6 +113,20 @@ static const struct {
     {".experts.switch_glu.", ".experts.", F_GEMMA4},
 };
 
+/* Where a checkpoint of several parts keeps its text model; the canonical names are those of the
+ * text model alone. */
+static const struct {
+    const char *stored, *hf;
+} wrappers[] = {
+    {"language_model.model.", "model."},
+    {"model.language_model.", "model."},
+    {"language_model.lm_head.", "lm_head."},
+};
+#define MLX_WRAPPER "language_model."
+
+/* Begins of the names of its other parts, also behind "model.". */
+static const char *const asides[] = {"vision_tower.", "multi_modal_projector.", "audio_tower.",
+                                     "embed_audio.",  "embed_vision.",          "vision_embedder."};
 /* Pieces that HF's own writers spell otherwise: Mixtral's numbered experts, and experts fused by
  * transformers 5, which carry no ".weight". With `whole` the piece is the end of the name. */
 static const struct {
@@ -128,20 +142,6 @@ static const struct {
     {".experts.gate_up_proj", ".experts.gate_up_proj.weight", true, F_SPLIT},
     {".experts.down_proj", ".experts.down_proj.weight", true, F_SPLIT},
 };
-/* Where a checkpoint of several parts keeps its text model; the canonical names are those of the
- * text model alone. */
-static const struct {
-    const char *stored, *hf;
-} wrappers[] = {
-    {"language_model.model.", "model."},
-    {"model.language_model.", "model."},
-    {"language_model.lm_head.", "lm_head."},
-};
-#define MLX_WRAPPER "language_model."
-
-/* Begins of the names of its other parts, also behind "model.". */
-static const char *const asides[] = {"vision_tower.", "multi_modal_projector.", "audio_tower.",
-                                     "embed_audio.",  "embed_vision.",          "vision_embedder."};
 
 static int family_flag(const char *family)
 {

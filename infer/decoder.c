@@ -19,16 +19,21 @@ static void want_norm(struct model_binder *b, float **w, int64_t d, int layer, c
 void decoder_bind_attention(struct model_binder *b, const struct hparams *hp,
                             struct decoder_attention *a, int layer)
 {
-    const int64_t d = hp->d_model, hd = hp->head_dim, q = hp->n_head * hd, kv = hp->n_kv * hd;
+    const bool slides = hp->sliding[layer];
+    const int64_t d = hp->d_model, hd = hparams_head_dim(hp, slides);
+    const int64_t q = hp->n_head * hd, kv = hparams_n_kv(hp, slides) * hd;
     want_norm(b, &a->norm, d, layer, "input_layernorm");
     decoder_want_linear(b, &a->q, q, d, hp->attn_bias, layer, "self_attn.q_proj");
     decoder_want_linear(b, &a->k, kv, d, hp->attn_bias, layer, "self_attn.k_proj");
-    decoder_want_linear(b, &a->v, kv, d, hp->attn_bias, layer, "self_attn.v_proj");
+    if (hparams_has_v(hp, slides))
+        decoder_want_linear(b, &a->v, kv, d, hp->attn_bias, layer, "self_attn.v_proj");
     decoder_want_linear(b, &a->o, d, q, hp->o_bias, layer, "self_attn.o_proj");
     if (hp->qk_norm) {
         want_norm(b, &a->q_norm, hd, layer, "self_attn.q_norm");
         want_norm(b, &a->k_norm, hd, layer, "self_attn.k_norm");
     }
+    if (hp->v_norm)
+        model_want_zeros(b, &a->v_norm, hd);
     if (hp->post_norms)
         want_norm(b, &a->post_norm, d, layer, "post_attention_layernorm");
     if (hp->sinks)
@@ -75,6 +80,8 @@ enum err_code decoder_bind(struct model *m, struct model_binder *b, struct err *
     for (int i = 0; rc == ERR_OK && i < hp->n_layer; i++) {
         decoder_bind_attention(b, hp, &p->layers[i].attn, i);
         decoder_bind_mlp(b, hp, &p->layers[i].mlp, i);
+        if (hp->layer_scalar)
+            model_want_scalar(b, &p->layers[i].scalar, "model.layers.%d.layer_scalar", i);
     }
     return rc;
 }
@@ -98,8 +105,13 @@ void decoder_plan_attention(struct model *m, const struct model_dims *dims, size
 {
     const struct hparams *hp = model_hparams(m);
     struct decoder *p = model_priv(m);
-    const size_t n = (size_t)dims->n_tok, hd = (size_t)hp->head_dim;
-    const size_t q = (size_t)hp->n_head * hd, kv = (size_t)hp->n_kv * hd;
+    const size_t n = (size_t)dims->n_tok;
+    size_t q = 0, kv = 0;
+    for (int slides = 0; slides < 2; slides++) {
+        size_t hd = (size_t)hparams_head_dim(hp, slides);
+        q = MAX2(q, (size_t)hp->n_head * hd);
+        kv = MAX2(kv, (size_t)hparams_n_kv(hp, slides) * hd);
+    }
     p->qkv = model_take(used, n * (q + 2 * kv) * sizeof(float));
     p->q_rot = model_take(used, n * q * dims->act_bytes);
     p->att = model_take(used, n * q * dims->act_bytes);
@@ -126,9 +138,9 @@ size_t decoder_plan(struct model *m, const struct model_dims *dims)
 void decoder_limits(const struct model *m, struct kern_limits *l)
 {
     const struct hparams *hp = model_hparams(m);
-    int64_t q = (int64_t)hp->n_head * hp->head_dim;
     l->n_head = hp->n_head;
-    l->head_dim = hp->head_dim;
+    l->head_dim = MAX2(hp->head_dim, hp->head_dim_full);
+    int64_t q = (int64_t)l->n_head * l->head_dim;
     l->k_max = MAX2(MAX2(hp->d_model, hp->d_ff), q);
     l->rows_max = MAX2(MAX2(hp->n_vocab, hp->d_ff), MAX2(hp->d_model, q));
 }

@@ -2,6 +2,7 @@
  *
  *     h += [post_norm] o(attention(rope([norm] q), rope([norm] k), v)) of norm(h)
  *     h += [post_norm] down(f(gate) * up) of norm(h)
+ *     [h *= scalar]
  *
  * What stands in brackets, biases, windows and rope tables are facts of the hyperparameters, so
  * one set of parts serves Llama, Mistral, Qwen and Gemma. A family whose layers are just these
@@ -23,6 +24,7 @@ struct decoder_linear {
 
 struct decoder_attention {
     float *norm, *q_norm, *k_norm, *post_norm, *sinks; /* NULL where the family has none */
+    float *v_norm;                                     /* zeros */
     struct decoder_linear q, k, v, o;
 };
 
@@ -34,6 +36,7 @@ struct decoder_mlp {
 struct decoder_layer {
     struct decoder_attention attn;
     struct decoder_mlp mlp;
+    float scalar; /* h is multiplied by it at the end; 0: not */
 };
 
 struct decoder {
@@ -86,6 +89,8 @@ MUST_USE enum err_code decoder_begin(struct decoder_pass *f, const struct model 
                                      const struct model_step *s, struct err *e);
 MUST_USE enum err_code decoder_attend(struct decoder_pass *f, int layer, struct err *e);
 MUST_USE enum err_code decoder_run_mlp(struct decoder_pass *f, int layer, struct err *e);
+/* What a layer ends with; decoder_forward calls it behind the MLP. */
+MUST_USE enum err_code decoder_end_layer(struct decoder_pass *f, int layer, struct err *e);
 /* Final norm and logits of the rows that give some. */
 MUST_USE enum err_code decoder_finish(struct decoder_pass *f, struct err *e);
 MUST_USE enum err_code decoder_forward(const struct model *m, const struct model_step *s,

@@ -57,9 +57,11 @@ struct heads {
     void *q_rot, *att;
 };
 
-static struct heads heads_of(const struct decoder_pass *f)
+static struct heads heads_of(const struct decoder_pass *f, int layer)
 {
-    struct heads t = {.head_dim = f->hp->head_dim, .n_kv = f->hp->n_kv};
+    const bool slides = f->hp->sliding[layer];
+    struct heads t = {.head_dim = hparams_head_dim(f->hp, slides)};
+    t.n_kv = hparams_n_kv(f->hp, slides);
     t.q = (int64_t)f->hp->n_head * t.head_dim;
     t.kv = (int64_t)t.n_kv * t.head_dim;
     t.stride = t.q + 2 * t.kv;
@@ -72,23 +74,42 @@ static struct heads heads_of(const struct decoder_pass *f)
 static enum err_code project_qkv(const struct decoder_pass *f, const struct heads *t,
                                  const struct decoder_attention *l, struct err *e)
 {
-    struct linear_args a = {.n_tok = (int)f->n, .x = f->x, .x_stride = f->d, .n_parts = 3};
+    struct linear_args a = {.n_tok = (int)f->n, .x = f->x, .x_stride = f->d};
+    a.n_parts = l->v.w ? 3 : 2;
     a.part[0] = (struct linear_part){l->q.w, l->q.bias, t->qkv, t->stride};
     a.part[1] = (struct linear_part){l->k.w, l->k.bias, t->qkv + t->q, t->stride};
     a.part[2] = (struct linear_part){l->v.w, l->v.bias, t->qkv + t->q + t->kv, t->stride};
     return kern_linear(f->s->k, &a, e);
 }
 
-/* Norms heads of every row in place; they feed no linear layer, so they stay f32. */
+/* Norms heads of every row, from x to out; they feed no linear layer, so they stay f32. */
 static enum err_code norm_heads(const struct decoder_pass *f, const struct heads *t, float *x,
-                                int n_head, const float *w, struct err *e)
+                                float *out, int n_head, const float *w, bool plus_one,
+                                struct err *e)
 {
     struct rms_norm_args a = norm_args(f, f->n * n_head, t->head_dim, x, w);
     a.inner = n_head;
     a.stride = a.out_stride = t->stride;
+    a.plus_one = plus_one;
     a.out_f32 = true;
-    a.out = x;
+    a.out = out;
     return kern_rms_norm(f->s->k, &a, e);
+}
+
+/* v first: without a projection of its own it is made of k before k's norm. */
+static enum err_code norm_qkv(const struct decoder_pass *f, const struct heads *t,
+                              const struct decoder_attention *l, struct err *e)
+{
+    float *q = t->qkv, *k = q + t->q, *v = k + t->kv;
+    const bool plus_one = f->hp->norm_plus_one;
+    enum err_code rc = ERR_OK;
+    if (l->v_norm)
+        rc = norm_heads(f, t, l->v.w ? v : k, v, t->n_kv, l->v_norm, true, e);
+    if (rc == ERR_OK && l->q_norm)
+        rc = norm_heads(f, t, q, q, f->hp->n_head, l->q_norm, plus_one, e);
+    if (rc == ERR_OK && l->k_norm)
+        rc = norm_heads(f, t, k, k, t->n_kv, l->k_norm, plus_one, e);
+    return rc;
 }
 
 static enum err_code rotate(const struct decoder_pass *f, const struct heads *t, int layer,
@@ -127,7 +148,7 @@ enum err_code decoder_attend(struct decoder_pass *f, int i, struct err *e)
 {
     const struct decoder_attention *l = &f->p->layers[i].attn;
     const struct model_step *s = f->s;
-    const struct heads t = heads_of(f);
+    const struct heads t = heads_of(f, i);
     const int64_t n = f->n;
     enum err_code rc = decoder_norm(f, l->norm, e);
     if (rc == ERR_OK)
@@ -137,12 +158,11 @@ enum err_code decoder_attend(struct decoder_pass *f, int i, struct err *e)
     if (rc == ERR_OK)
         rc = project_qkv(f, &t, l, e);
     if (rc == ERR_OK)
-        rc = model_tap(s, i, "qkv", n, t.qkv, t.stride, t.stride, sizeof(float), e);
+        rc = model_tap(s, i, "qkv", n, t.qkv, l->v.w ? t.stride : t.q + t.kv, t.stride,
+                       sizeof(float), e);
+    if (rc == ERR_OK)
+        rc = norm_qkv(f, &t, l, e);
     if (rc == ERR_OK && l->q_norm)
-        rc = norm_heads(f, &t, t.qkv, f->hp->n_head, l->q_norm, e);
-    if (rc == ERR_OK && l->k_norm)
-        rc = norm_heads(f, &t, t.qkv + t.q, t.n_kv, l->k_norm, e);
-    if (rc == ERR_OK && (l->q_norm || l->k_norm))
         rc = model_tap(s, i, "qk_norm", n, t.qkv, t.stride, t.stride, sizeof(float), e);
     if (rc == ERR_OK)
         rc = rotate(f, &t, i, e);
@@ -195,6 +215,16 @@ enum err_code decoder_run_mlp(struct decoder_pass *f, int i, struct err *e)
     if (rc == ERR_OK)
         rc = model_tap(s, i, "down", n, f->delta, f->d, f->d, sizeof(float), e);
     return rc;
+}
+
+enum err_code decoder_end_layer(struct decoder_pass *f, int i, struct err *e)
+{
+    const float scalar = f->p->layers[i].scalar;
+    if (scalar == 0)
+        return ERR_OK;
+    struct add_args a = {.n = f->n * f->d, .h = f->h, .x = f->delta, .scale = scalar};
+    f->pending = false;
+    return kern_add(f->s->k, &a, e);
 }
 
 /* ---- from embedding to logits ---------------------------------------------------------------- */
@@ -253,6 +283,8 @@ enum err_code decoder_forward(const struct model *m, const struct model_step *s,
         rc = decoder_attend(&f, i, e);
         if (rc == ERR_OK)
             rc = decoder_run_mlp(&f, i, e);
+        if (rc == ERR_OK)
+            rc = decoder_end_layer(&f, i, e);
         if (rc != ERR_OK)
             rc = err_wrap(e, rc, "layer %d", i);
     }

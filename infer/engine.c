@@ -25,8 +25,8 @@ struct engine {
     int32_t *in_dev;
     float *cos_sin[2], *logits_dev; /* rope tables of full and of sliding layers */
     uint64_t *hash_dev;
-    size_t page_bytes;
-    uint8_t **kv_of; /* [n_layer] where the pages of each layer are */
+    size_t page_bytes[2]; /* of a full and of a sliding layer */
+    uint8_t **kv_of;      /* [n_layer] where the pages of each layer are */
     struct model_rope rope[2];
     int pages_max;
     struct engine_inputs in;   /* offsets in words */
@@ -92,13 +92,14 @@ static enum err_code fill_rope(struct engine *en, int which, size_t bytes, struc
     const struct hparams *hp = model_hparams(en->m);
     const struct rope_params *p = hparams_rope(hp, which > 0);
     float freq[ROPE_DIMS_MAX / 2], scale;
-    enum err_code rc = rope_freqs(p, hp->head_dim, freq, &scale, e);
+    const int head_dim = hparams_head_dim(hp, which > 0);
+    enum err_code rc = rope_freqs(p, head_dim, freq, &scale, e);
     if (rc != ERR_OK)
         return rc;
     float *table = malloc(bytes);
     if (!table)
         return err_set(e, ERR_NOMEM, "out of memory for a rope table of %zu bytes", bytes);
-    en->rope[which] = (struct model_rope){en->cos_sin[which], rope_dims(p, hp->head_dim)};
+    en->rope[which] = (struct model_rope){en->cos_sin[which], rope_dims(p, head_dim)};
     rope_fill(freq, scale, en->rope[which].dims, en->plan.ctx, table);
     rc = kern_upload(en->k, en->cos_sin[which], table, bytes, e);
     free(table);
@@ -131,13 +132,16 @@ enum err_code engine_new(struct engine **out, const struct checkpoint *c,
         rc = alloc_host(en, &z, e);
     if (rc != ERR_OK)
         goto out;
-    en->page_bytes = z.page_bytes;
+    memcpy(en->page_bytes, z.page_bytes, sizeof en->page_bytes);
     en->pages_max = (int)kv_pages_for(en->plan.ctx);
     en->in = z.in;
     en->out = z.out;
     rc = alloc_device(en, &z, e);
-    for (int i = 0; rc == ERR_OK && i < model_hparams(en->m)->n_layer; i++)
-        en->kv_of[i] = en->kv + (size_t)i * z.page_bytes * (size_t)en->plan.pages;
+    uint8_t *kv = en->kv;
+    for (int i = 0; rc == ERR_OK && i < model_hparams(en->m)->n_layer; i++) {
+        en->kv_of[i] = kv;
+        kv += engine_page_bytes(en, i) * (size_t)en->plan.pages;
+    }
     if (rc == ERR_OK)
         rc = fill_ropes(en, &z, e);
     if (rc == ERR_OK)
@@ -210,7 +214,7 @@ static enum err_code check_page(const struct engine *en, int layer, int32_t page
 
 static uint8_t *page_at(const struct engine *en, int layer, int32_t page)
 {
-    return en->kv_of[layer] + (size_t)page * en->page_bytes;
+    return en->kv_of[layer] + (size_t)page * engine_page_bytes(en, layer);
 }
 
 enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void *out, struct err *e)
@@ -218,19 +222,19 @@ enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void 
     enum err_code rc = check_page(en, layer, page, e);
     if (rc != ERR_OK)
         return rc;
-    return kern_download(en->k, out, page_at(en, layer, page), en->page_bytes, e);
+    return kern_download(en->k, out, page_at(en, layer, page), engine_page_bytes(en, layer), e);
 }
 
-size_t engine_page_bytes(const struct engine *en)
+size_t engine_page_bytes(const struct engine *en, int layer)
 {
-    return en->page_bytes;
+    return en->page_bytes[model_hparams(en->m)->sliding[layer]];
 }
 
 enum err_code engine_zero_page(struct engine *en, int32_t page, struct err *e)
 {
     enum err_code rc = check_page(en, 0, page, e);
     for (int i = 0; rc == ERR_OK && i < model_hparams(en->m)->n_layer; i++)
-        rc = kern_zero(en->k, page_at(en, i, page), en->page_bytes, e);
+        rc = kern_zero(en->k, page_at(en, i, page), engine_page_bytes(en, i), e);
     return rc;
 }
 

@@ -104,21 +104,24 @@ static void size_buffers(struct model *m, const struct kern *k, const struct eng
     z->logits = r * (size_t)hp->n_vocab * sizeof(float);
     z->hashes = MAX2(n, r) * sizeof(uint64_t);
     for (int i = 0; i < engine_n_rope(hp); i++) {
-        int rot = rope_dims(hparams_rope(hp, i > 0), hp->head_dim);
+        int rot = rope_dims(hparams_rope(hp, i > 0), hparams_head_dim(hp, i > 0));
         z->rope[i] = (size_t)p->ctx * (size_t)rot * sizeof(float);
     }
     z->rows = r * sizeof(struct step_row);
     z->limits = (struct kern_limits){.n_tok = p->batch_tokens, .n_seq = p->batch_seqs};
     z->limits.pages_max = (int)kv_pages_for(p->ctx);
     model_family(m)->limits(m, &z->limits);
-    z->page_bytes = kern_page_bytes(k, hp->n_kv, hp->head_dim);
+    for (int i = 0; i < 2; i++)
+        z->page_bytes[i] = kern_page_bytes(k, hparams_n_kv(hp, i), hparams_head_dim(hp, i));
 }
 
 /* Pages: what was asked for, else what a full batch needs, within the memory that is left. */
 static enum err_code size_pages(const struct hparams *hp, const struct engine_options *o,
                                 struct engine_plan *p, struct engine_sizes *z, struct err *e)
 {
-    const uint64_t per_page = z->page_bytes * (uint64_t)hp->n_layer;
+    uint64_t per_page = 0;
+    for (int i = 0; i < hp->n_layer; i++)
+        per_page += z->page_bytes[hp->sliding[i]];
     const uint64_t fixed = p->weights + p->scratch + p->host, avail = available_memory();
     const int64_t one = kv_pages_for(p->ctx);
     if (o->kv_tokens < 0)
@@ -156,7 +159,7 @@ enum err_code engine_plan_sizes(struct model *m, const struct kern *k,
     float freq[ROPE_DIMS_MAX / 2], scale;
     enum err_code rc = ERR_OK;
     for (int i = 0; rc == ERR_OK && i < engine_n_rope(hp); i++)
-        rc = rope_freqs(hparams_rope(hp, i > 0), hp->head_dim, freq, &scale, e);
+        rc = rope_freqs(hparams_rope(hp, i > 0), hparams_head_dim(hp, i > 0), freq, &scale, e);
     if (rc == ERR_OK)
         rc = resolve_options(hp, o, p, e);
     if (rc != ERR_OK)
@@ -259,9 +262,10 @@ static void digest_weight(void *ctx, int64_t i, int thread)
 
 static void put_rope(struct strbuf *b, const struct rope_params *r, int head_dim)
 {
-    strbuf_printf(b, "%d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %.17g %d %d\n", (int)r->kind,
+    strbuf_printf(b, "%d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %.17g %d %d %d\n", (int)r->kind,
                   r->theta, r->factor, r->low_freq_factor, r->high_freq_factor, r->original_ctx,
-                  r->beta_fast, r->beta_slow, r->attention_factor, r->truncate, r->partial_dims);
+                  r->beta_fast, r->beta_slow, r->attention_factor, r->truncate, r->partial_dims,
+                  r->turning_pairs);
     for (int i = 0; r->kind == ROPE_FACTORS && r->factors && i < head_dim / 2; i++)
         strbuf_printf(b, "%.9g ", (double)r->factors[i]);
 }
@@ -272,9 +276,11 @@ static void put_hparams(struct strbuf *b, const struct hparams *hp)
                   hp->family, hp->n_layer, hp->n_head, hp->n_kv, hp->head_dim, hp->d_model,
                   hp->d_ff, hp->n_vocab, hp->rms_eps, hp->tied, hp->attn_bias, hp->mlp_bias,
                   (int)hp->act);
-    strbuf_printf(b, "%d %d %d %d\n", hp->o_bias, hp->qk_norm, hp->post_norms, hp->norm_plus_one);
+    strbuf_printf(b, "%d %d %d %d %d %d %d %d %d\n", hp->o_bias, hp->qk_norm, hp->post_norms,
+                  hp->norm_plus_one, hp->head_dim_full, hp->n_kv_full, hp->k_eq_v, hp->v_norm,
+                  hp->layer_scalar);
     for (int i = 0; i < engine_n_rope(hp); i++)
-        put_rope(b, hparams_rope(hp, i > 0), hp->head_dim);
+        put_rope(b, hparams_rope(hp, i > 0), hparams_head_dim(hp, i > 0));
     for (int i = 0; i < hp->n_layer; i++)
         strbuf_putc(b, hp->sliding[i] ? 'w' : '.');
     strbuf_printf(b, "\n%d %d %d %" PRId64 " %.9g %.9g %.9g %.9g\n", hp->window, hp->n_expert,

@@ -22,7 +22,7 @@ struct engine_sizes {
     struct kern_limits limits;
     /* Bytes. All but rows are device blocks; rope: of full and of sliding layers. */
     size_t model_scratch, inputs, outputs, logits, hashes, rope[2], kv, rows;
-    size_t page_bytes;
+    size_t page_bytes[2]; /* of a full and of a sliding layer */
 };
 
 /* One table serves all layers unless sliding layers turn by parameters of their own. */

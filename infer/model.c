@@ -10,15 +10,18 @@
 
 /* Adding a family touches this table and its own file. */
 static const struct model_family *const FAMILIES[] = {
-    &model_llama,  &model_mistral, &model_qwen2,     &model_qwen3,  &model_gemma2,
-    &model_gemma3, &model_mixtral, &model_qwen3_moe, &model_gpt_oss};
+    &model_llama,   &model_mistral,   &model_qwen2,  &model_qwen3,
+    &model_gemma2,  &model_gemma3,    &model_gemma4, &model_gemma4_unified,
+    &model_mixtral, &model_qwen3_moe, &model_gpt_oss};
 
 #define PROBLEMS_SAID 6
 
 struct item {
-    const struct ckpt_weight *src;
-    struct kern_weight **matrix; /* one of the two */
+    const struct ckpt_weight *src; /* NULL: n_zeros */
+    struct kern_weight **matrix;   /* one of the three */
     float **vector;
+    float *scalar; /* on the host */
+    int64_t n_zeros;
 };
 
 struct model {
@@ -148,7 +151,7 @@ static const struct ckpt_weight *find_shaped(struct model_binder *b, const char 
 
 static void add_item(struct model_binder *b, struct item item)
 {
-    if (!item.src)
+    if (!item.src && !item.n_zeros)
         return;
     struct model *m = b->m;
     if ((m->n_items & (m->n_items - 1)) == 0) {
@@ -194,6 +197,21 @@ void model_want_vector(struct model_binder *b, float **v, int64_t n, const char 
     vsnprintf(name, sizeof name, fmt, ap);
     va_end(ap);
     add_item(b, (struct item){.src = find_shaped(b, name, 1, &n), .vector = v});
+}
+
+void model_want_scalar(struct model_binder *b, float *v, const char *fmt, ...)
+{
+    char name[CKPT_NAME_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    add_item(b, (struct item){.src = find_shaped(b, name, 1, (int64_t[]){1}), .scalar = v});
+}
+
+void model_want_zeros(struct model_binder *b, float **v, int64_t n)
+{
+    add_item(b, (struct item){.vector = v, .n_zeros = n});
 }
 
 void model_want_vectors(struct model_binder *b, float **v, int n_vectors, int64_t n,
@@ -355,8 +373,9 @@ enum err_code model_bind(struct model **out, const struct checkpoint *c, struct 
 /* Values of a vector, or of several one behind another. */
 static size_t vector_bytes(const struct item *item)
 {
-    size_t n = (size_t)(ckpt_weight_rows(item->src) * ckpt_weight_k(item->src));
-    return align_up(n * sizeof(float), ARENA_ALIGN);
+    size_t n = item->src ? (size_t)(ckpt_weight_rows(item->src) * ckpt_weight_k(item->src))
+                         : (size_t)item->n_zeros;
+    return item->scalar ? 0 : align_up(n * sizeof(float), ARENA_ALIGN);
 }
 
 uint64_t model_weight_bytes(const struct model *m, const struct kern *k)
@@ -371,6 +390,14 @@ uint64_t model_weight_bytes(const struct model *m, const struct kern *k)
 
 static enum err_code load_vector(const struct item *item, struct kern *k, struct err *e)
 {
+    void *zeros = NULL;
+    if (item->scalar)
+        return ckpt_weight_decode(item->src, 0, 1, item->scalar, e);
+    if (!item->src) {
+        enum err_code rc = kern_alloc(k, (size_t)item->n_zeros * sizeof(float), &zeros, e);
+        *item->vector = zeros;
+        return rc;
+    }
     int64_t rows = ckpt_weight_rows(item->src), n = rows * ckpt_weight_k(item->src);
     float *host = malloc((size_t)n * sizeof *host);
     if (!host)
@@ -394,7 +421,7 @@ enum err_code model_load(struct model *m, struct kern *k, struct err *e)
         enum err_code rc = item->matrix ? kern_weight_load(k, &item->src, 1, item->matrix, e)
                                         : load_vector(item, k, e);
         if (rc != ERR_OK)
-            return err_wrap(e, rc, "tensor %s", item->src->name);
+            return err_wrap(e, rc, "tensor %s", item->src ? item->src->name : "of zeros");
     }
     m->hp.rope.factors = m->hp.rope_sliding.factors = NULL; /* the checkpoint's */
     return ERR_OK;

@@ -89,6 +89,10 @@ void model_want_experts(struct model_binder *b, struct kern_weight **w, int n_ex
                         int64_t k, const char *fmt, ...) PRINTF_LIKE(6, 7);
 void model_want_vector(struct model_binder *b, float **v, int64_t n, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
+/* A tensor of one element, read to the host. */
+void model_want_scalar(struct model_binder *b, float *v, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* A vector of n zeros, which no checkpoint holds: a norm of 1 + w without a weight. */
+void model_want_zeros(struct model_binder *b, float **v, int64_t n);
 /* n_vectors of n values each, one behind another: a bias for each expert. */
 void model_want_vectors(struct model_binder *b, float **v, int n_vectors, int64_t n,
                         const char *fmt, ...) PRINTF_LIKE(5, 6);
@@ -103,8 +107,7 @@ MUST_USE enum err_code model_tap(const struct model_step *s, int layer, const ch
                                  int64_t n_rows, const void *x, int64_t d, int64_t stride,
                                  size_t word_bytes, struct err *e);
 
-extern const struct model_family model_llama, model_mistral, model_qwen2, model_qwen3;
-extern const struct model_family model_gemma2, model_gemma3;
-extern const struct model_family model_mixtral, model_qwen3_moe, model_gpt_oss;
+extern const struct model_family model_llama, model_mistral, model_qwen2, model_qwen3, model_gemma2,
+    model_gemma3, model_gemma4, model_gemma4_unified, model_mixtral, model_qwen3_moe, model_gpt_oss;
 
 #endif

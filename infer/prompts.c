@@ -241,6 +241,24 @@ static enum err_code read_settings(const json_t *body, struct prompt_request *r,
 /* ---- forms ------------------------------------------------------------------------------------
  */
 
+/* Content is a text, or a list of parts; images and sounds are parts of other types. */
+static enum err_code check_content(const json_t *content, size_t message, struct err *e)
+{
+    size_t i;
+    json_t *part;
+    json_array_foreach((json_t *)(uintptr_t)content, i, part)
+    {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (type && strcmp(type, "text") != 0)
+            return err_set(
+                e, ERR_INPUT,
+                "field 'messages'[%zu].content[%zu]: found type '%.32s', expected 'text': "
+                "models run on text only",
+                message, i, type);
+    }
+    return ERR_OK;
+}
+
 static enum err_code check_messages(const json_t *list, struct err *e)
 {
     if (!json_is_array(list) || json_array_size(list) == 0)
@@ -250,6 +268,9 @@ static enum err_code check_messages(const json_t *list, struct err *e)
         if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")))
             return err_set(e, ERR_INPUT, "field 'messages'[%zu]: expected an object with a role",
                            i);
+        enum err_code rc = check_content(json_object_get(m, "content"), i, e);
+        if (rc != ERR_OK)
+            return rc;
     }
     return ERR_OK;
 }

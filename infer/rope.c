@@ -139,7 +139,8 @@ static enum err_code check_params(const struct rope_params *p, int head_dim, str
                        n_dims, head_dim, ROPE_DIMS_MAX);
     if (!(p->theta > 1 && p->theta < 1e30))
         return err_set(e, ERR_INPUT, "rope: theta is %g, expected a number above 1", p->theta);
-    bool scaled = p->kind == ROPE_LINEAR || p->kind == ROPE_LLAMA3 || p->kind == ROPE_YARN;
+    bool scaled = p->kind == ROPE_LINEAR || p->kind == ROPE_LLAMA3 || p->kind == ROPE_YARN ||
+                  p->kind == ROPE_PROPORTIONAL;
     if (scaled && !(p->factor > 0 && p->factor < 1e30))
         return err_set(e, ERR_INPUT, "rope: factor is %g, expected a positive number", p->factor);
     if ((p->kind == ROPE_LLAMA3 || p->kind == ROPE_YARN) && !(p->original_ctx >= 1))
@@ -182,6 +183,8 @@ enum err_code rope_freqs(const struct rope_params *p, int head_dim, float *freq,
             f = scale_yarn(p, ramp, i, f);
         else if (p->kind == ROPE_FACTORS)
             f /= (double)p->factors[i];
+        else if (p->kind == ROPE_PROPORTIONAL)
+            f = i < p->turning_pairs ? f / p->factor : 0;
         freq[i] = (float)f;
         if (!(freq[i] >= 0 && freq[i] <= 1))
             return err_set(e, ERR_INPUT, "rope: frequency of pair %d is %g, expected 0..1", i, f);

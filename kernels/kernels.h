@@ -173,11 +173,12 @@ struct act_mul_args {
     float limit, alpha; /* ACT_GPTOSS: gate and up are clamped at it; the sigmoid's factor */
 };
 
-/* h[i] += x[i], one rounding; n elements. */
+/* h[i] += x[i], one rounding; then h[i] *= scale, another one; n elements. */
 struct add_args {
     int64_t n;
     float *h;
     const float *x;
+    float scale; /* 0: no multiplication */
 };
 
 /* Top experts of each row: logits f32 [n_tok, n_expert], ties to the lower index, weights by

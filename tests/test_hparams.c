@@ -18,6 +18,14 @@
     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                 \
     "\"vocab_size\":32"
 
+#define GEMMA(family)                                                                              \
+    "\"model_type\":\"" family "\",\"hidden_size\":64,\"num_hidden_layers\":4,"                    \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,\"vocab_size\":32"
+#define GEMMA4                                                                                     \
+    GEMMA("gemma4_text")                                                                           \
+    ",\"hidden_size_per_layer_input\":0,\"global_head_dim\":32,\"layer_types\":["                  \
+    "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\"]"
+
 static struct hparams hp;
 static struct err err;
 
@@ -143,6 +151,67 @@ START_TEST(qwen_slides_from_a_layer_on_when_told_to)
                           "\"full_attention\",\"full_attention\"]}",
         "layer 0 slides, but 'sliding_window' is not set");
     bad("{" QWEN("qwen2") ",\"use_sliding_window\":1}", "'use_sliding_window'");
+}
+END_TEST
+
+START_TEST(gemma_defaults_are_those_of_its_classes)
+{
+    good("{\"model_type\":\"gemma2\"}");
+    ck_assert(hp.d_model == 2304 && hp.d_ff == 9216 && hp.n_vocab == 256000 && hp.n_layer == 26);
+    ck_assert(hp.n_head == 8 && hp.n_kv == 4 && hp.head_dim == 256 && hp.ctx_max == 8192);
+    ck_assert(hp.tied && hp.norm_plus_one && hp.post_norms && !hp.qk_norm && !hp.attn_bias);
+    ck_assert(hp.act == ACT_GELU_TANH && hp.window == 4096 && hp.sliding[0] && !hp.sliding[1]);
+    ck_assert(hp.attn_softcap == 50 && hp.logit_softcap == 30 && hp.attn_scale == 0.0625F);
+    ck_assert(hp.embed_scale == 48 && !hp.two_ropes && hp.rope.theta == 10000);
+    good("{\"model_type\":\"gemma2\",\"attn_logit_softcapping\":null,"
+         "\"final_logit_softcapping\":null}");
+    ck_assert(hp.attn_softcap == 0 && hp.logit_softcap == 0);
+    good("{\"model_type\":\"gemma3\",\"text_config\":{}}");
+    ck_assert_str_eq(hp.family, "gemma3_text");
+    ck_assert(hp.wrapped && hp.n_vocab == 262208 && hp.qk_norm && hp.attn_softcap == 0);
+    ck_assert(hp.two_ropes && hp.rope.theta == 1e6 && hp.rope_sliding.theta == 1e4);
+    ck_assert(hp.sliding[4] && !hp.sliding[5] && !hp.sliding[11] && hp.sliding[25]);
+    good("{" GEMMA4 "}");
+    ck_assert(!hp.norm_plus_one && hp.v_norm && hp.layer_scalar && hp.attn_scale == 1);
+    ck_assert(hp.head_dim_full == 32 && hp.n_kv_full == 2 && !hp.k_eq_v && hp.logit_softcap == 0);
+    ck_assert(hp.rope.kind == ROPE_PROPORTIONAL && hp.rope.turning_pairs == 4);
+    good("{" GEMMA4 ",\"num_global_key_value_heads\":1}"); /* only if k is v */
+    ck_assert_int_eq(hp.n_kv_full, 2);
+    good("{" GEMMA4 ",\"num_global_key_value_heads\":1,\"attention_k_eq_v\":true}");
+    ck_assert(hp.n_kv_full == 1 && hp.k_eq_v);
+}
+END_TEST
+
+START_TEST(what_a_gemma_cannot_run_is_refused_by_its_key)
+{
+    bad("{" GEMMA("gemma3_text") ",\"attn_logit_softcapping\":50}", "'attn_logit_softcapping'");
+    bad("{" GEMMA("gemma2") ",\"hidden_activation\":\"gelu\"}",
+        "'hidden_activation': found 'gelu', expected 'gelu_pytorch_tanh'");
+    bad("{" GEMMA("gemma3_text") ",\"use_bidirectional_attention\":true}",
+        "'use_bidirectional_attention'");
+    bad("{" GEMMA4 ",\"use_bidirectional_attention\":\"all\"}", "found all, expected causal");
+    bad("{" GEMMA("gemma3_text") ",\"rope_parameters\":{\"rope_type\":\"default\"}}",
+        "'full_attention'");
+    bad("{" GEMMA("gemma3_text") ",\"rope_parameters\":{\"full_attention\":{},"
+                                 "\"sliding_attention\":{\"rope_type\":\"dynamic\"}}}",
+        "rope_type 'dynamic' is not supported");
+    bad("{" GEMMA("gemma2") ",\"sliding_window\":null,\"layer_types\":[\"sliding_attention\","
+                            "\"full_attention\",\"full_attention\",\"full_attention\"]}",
+        "layer 0 slides, but 'sliding_window' is not set");
+    bad("{" GEMMA("gemma2") ",\"query_pre_attn_scalar\":0}", "'query_pre_attn_scalar'");
+    bad("{" GEMMA("gemma3_text") ",\"sliding_window_pattern\":0}", "'sliding_window_pattern'");
+    bad("{" GEMMA("gemma4_text") "}", "hidden_size_per_layer_input is 256");
+    bad("{" GEMMA4 ",\"enable_moe_block\":true}", "'enable_moe_block' is true");
+    bad("{" GEMMA4 ",\"use_double_wide_mlp\":true}", "'use_double_wide_mlp' is true");
+    bad("{" GEMMA4 ",\"num_kv_shared_layers\":2}", "num_kv_shared_layers is 2");
+    bad("{" GEMMA4 ",\"per_layer_config\":{\"0\":{\"head_dim\":32}}}", "layer 0, which slides");
+    bad("{" GEMMA4 ",\"per_layer_config\":{\"1\":{\"head_dim\":32}}}",
+        "layer 3 has 2 KV heads of 16, the full layer before it 2 of 32");
+    bad("{" GEMMA4 ",\"per_layer_config\":{\"1\":{\"num_key_value_heads\":3},"
+        "\"3\":{\"num_key_value_heads\":3}}}",
+        "3 KV heads of 16 dims, expected a divisor of 4 heads");
+    bad("{" GEMMA("gemma4_text") ",\"hidden_size_per_layer_input\":0,\"global_head_dim\":31}",
+        "full layers have 2 KV heads of 31 dims");
 }
 END_TEST
 
@@ -328,6 +397,8 @@ Suite *test_suite(void)
     tcase_add_test(t, mistral_slides_by_4096_unless_told_otherwise);
     tcase_add_test(t, qwen_has_its_own_biases_norms_and_head_size);
     tcase_add_test(t, qwen_slides_from_a_layer_on_when_told_to);
+    tcase_add_test(t, gemma_defaults_are_those_of_its_classes);
+    tcase_add_test(t, what_a_gemma_cannot_run_is_refused_by_its_key);
     tcase_add_test(t, missing_kv_heads_are_the_familys_null_is_all_heads);
     tcase_add_test(t, layer_types_win);
     tcase_add_test(t, both_spellings_of_rope_agree);

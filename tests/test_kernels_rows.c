@@ -153,9 +153,16 @@ START_TEST(add_combine_and_gather_equal_the_reference)
             ck_assert(fix_same(out[i], fmaf(wt[2], at[2 * D], fmaf(wt[1], at[D], wt[0] * at[0]))));
         }
         memcpy(h, h0, N * D * 4);
-        fix_ok(kern_add(k, &(struct add_args){N * D, h, out}, &e), &e);
+        fix_ok(kern_add(k, &(struct add_args){.n = N * D, .h = h, .x = out}, &e), &e);
         for (int i = 0; i < N * D; i++)
             ck_assert(fix_same(h[i], h0[i] + out[i]));
+        memcpy(h, h0, N * D * 4);
+        struct add_args scaled = {.n = N * D, .h = h, .x = out, .scale = 0.7F};
+        fix_ok(kern_add(k, &scaled, &e), &e);
+        for (int i = 0; i < N * D; i++) {
+            float sum = h0[i] + out[i];
+            ck_assert(fix_same(h[i], sum * 0.7F));
+        }
         fix_ok(kern_gather(k, &(struct gather_args){4, D, pick, h0, out}, &e), &e);
         for (int i = 0; i < 4; i++)
             ck_assert_mem_eq(out + i * D, h0 + pick[i] * D, D * 4);

@@ -89,6 +89,12 @@ END_TEST
 
 START_TEST(what_is_wrong_is_named)
 {
+    refused("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+            "{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}]}]}",
+            "'messages'[0].content[1]: found type 'image_url', expected 'text': models run on text "
+            "only");
+    refused("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\"}]}]}",
+            "text only");
     refused("{\"prompt\": ", "line 1");
     refused("[1]", "expected a JSON object");
     refused("{\"prompt\": \"\xff\"}", "byte 13 is not UTF-8");

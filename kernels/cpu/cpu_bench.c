@@ -325,7 +325,7 @@ static enum err_code bench_rows(struct bench *b, struct err *e)
     struct rows_ctx c = {
         .norm = {N, 1, D, D, D, x, NULL, y, 1e-5f, false, false, z},
         .act = {.n_rows = N, .d = FF, .stride = FF, .act = ACT_SILU, .gate = x, .up = y, .out = z},
-        .add = {N * D, x, y},
+        .add = {.n = N * D, .h = x, .x = y},
         .logits = {1, VOCAB, 0, x, 2, id, top, lse, hash},
         .hash = {N, D, D, 4, x, hash},
     };

@@ -214,8 +214,10 @@ __global__ static void __launch_bounds__(BLOCK) add_elements(struct add_args a)
 {
     begin();
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
-    if (i < a.n)
-        a.h[i] += a.x[i];
+    if (i >= a.n)
+        return;
+    float sum = a.h[i] + a.x[i];
+    a.h[i] = a.scale != 0 ? sum * a.scale : sum;
 }
 
 extern "C" enum err_code cuda_add(struct kern *k, const struct add_args *a, struct err *e)

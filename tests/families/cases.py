@@ -34,6 +34,18 @@ GEMMA2 = {**GELU, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
 GEMMA3 = {**GELU, "num_hidden_layers": 6, "rope_theta": 1e6, "rope_local_base_freq": 1000.0,
           "sliding_window_pattern": 3, "attn_logit_softcapping": None,
           "final_logit_softcapping": None}
+GEMMA4 = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+          "num_attention_heads": 4, "num_key_value_heads": 2, "num_global_key_value_heads": 1,
+          "head_dim": 16, "global_head_dim": 32, "rms_norm_eps": 1e-6, "torch_dtype": "float32",
+          "max_position_embeddings": 256, "tie_word_embeddings": True, "bos_token_id": 2,
+          "eos_token_id": 1, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 40,
+          "attention_k_eq_v": True, "num_kv_shared_layers": 0, "use_double_wide_mlp": False,
+          "hidden_size_per_layer_input": 0, "enable_moe_block": False,
+          "final_logit_softcapping": 3.0, "layer_types": ["sliding_attention", "full_attention"] * 2,
+          "rope_parameters": {
+              "full_attention": {"rope_type": "proportional", "rope_theta": 1e5,
+                                 "partial_rotary_factor": 0.25},
+              "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}}
 TYPES = ["full_attention", "sliding_attention", "sliding_attention"]
 
 
@@ -80,6 +92,14 @@ CASES = {
     "gemma3-types": (family("gemma3_text", GEMMA3, num_hidden_layers=3, layer_types=TYPES), False),
     "gemma3-capped": (family("gemma3_text", GEMMA3, final_logit_softcapping=3.0), False),
     "gemma3-untied": (family("gemma3_text", GEMMA3, tie_word_embeddings=False), True),
+    "gemma4": (family("gemma4_text", GEMMA4), True),
+    "gemma4-own-v": (family("gemma4_text", GEMMA4, attention_k_eq_v=False), True),
+    "gemma4-uncapped": (family("gemma4_text", GEMMA4, final_logit_softcapping=None), False),
+    "gemma4-turning": (family("gemma4_text", GEMMA4, rope_parameters={
+        **GEMMA4["rope_parameters"], "full_attention": {
+            "rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}), True),
+    # mlx-lm has no text-only form of the unified model.
+    "gemma4-unified": (family("gemma4_unified_text", GEMMA4), False),
     "gemma3-multimodal": ({"model_type": "gemma3", "vocab_size": VOCAB, "torch_dtype": "float32",
                            "text_config": family("gemma3_text", GEMMA3),
                            "vision_config": {"model_type": "siglip_vision_model",
@@ -100,8 +120,16 @@ def layer_tensors(c, i):
     """Names and shapes of one layer of a dense decoder."""
     kind = c["model_type"]
     gemma = kind.startswith("gemma")
-    d, ff, hd = c["hidden_size"], c["intermediate_size"], c["head_dim"]
-    q, kv = c["num_attention_heads"] * hd, c["num_key_value_heads"] * hd
+    gemma4 = kind.startswith("gemma4")
+    d, ff, hd, n_kv = (c[k] for k in ("hidden_size", "intermediate_size", "head_dim",
+                                      "num_key_value_heads"))
+    full = gemma4 and c["layer_types"][i] == "full_attention"
+    shared = full and c["attention_k_eq_v"]
+    if full:
+        hd = c["global_head_dim"]
+    if shared:
+        n_kv = c["num_global_key_value_heads"]
+    q, kv = c["num_attention_heads"] * hd, n_kv * hd
     out = {"self_attn.q_proj.weight": (q, d), "self_attn.k_proj.weight": (kv, d),
            "self_attn.v_proj.weight": (kv, d), "self_attn.o_proj.weight": (d, q),
            "mlp.gate_proj.weight": (ff, d), "mlp.up_proj.weight": (ff, d),
@@ -116,7 +144,11 @@ def layer_tensors(c, i):
         out |= {"mlp.gate_proj.bias": (ff,), "mlp.up_proj.bias": (ff,), "mlp.down_proj.bias": (d,)}
     if moe_cases.is_sparse(c, i):
         out = {n: s for n, s in out.items() if not n.startswith("mlp.")} | moe_cases.tensors(c)
-    if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
+    if shared:
+        del out["self_attn.v_proj.weight"]
+    if gemma4:
+        out["layer_scalar"] = (1,)
+    if kind in ("qwen3", "qwen3_moe", "gemma3_text") or gemma4:
         out |= {"self_attn.q_norm.weight": (hd,), "self_attn.k_norm.weight": (hd,)}
     if gemma:
         out |= {"pre_feedforward_layernorm.weight": (d,),
@@ -165,6 +197,8 @@ def draw(case, name, shape, config):
         plus_one = text_config(config)["model_type"] in ("gemma2", "gemma3_text")
         # On a grid, so that a GGUF's 1 + w gives w back.
         value = (0 if plus_one else 1) + np.round(0.3 * unit * 4096) / 4096
+    elif name.endswith("layer_scalar"):
+        value = 0.9 + 0.2 * unit
     elif len(shape) == 1:
         value = 0.3 * unit
     else:
@@ -177,16 +211,24 @@ def prompt(case):
     return (np.random.Generator(np.random.PCG64(seed)).random(PROMPT) * VOCAB).astype(int).tolist()
 
 
-def write_case(case, folder, config=None, form=None):
-    """The folder of a case, with experts in another form than HF's where one is named; returns the
-    SHA-256 of its weights in the order of names."""
-    config = config or CASES[case][0]
+def wide(case):
+    """The case with sums of several chunks and room for several splits of attention."""
+    config = json.loads(json.dumps(CASES[case][0]))
+    text_config(config).update(intermediate_size=544, max_position_embeddings=512)
+    return config
+
+
+def write_case(case, folder, config=None, base=None, form=None):
+    """The folder of a case, its weights under another config.json if one is given, with
+    experts in another form than HF's if one is named; returns the SHA-256 of the weights in the
+    order of names."""
+    base = base or CASES[case][0]
     folder.mkdir()
-    tensors = {n: draw(case, n, s, config) for n, s in all_tensors(config).items()}
+    tensors = {n: draw(case, n, s, base) for n, s in all_tensors(base).items()}
     if form:
-        tensors = moe_cases.restore(text_config(config), tensors, form)
+        tensors = moe_cases.restore(text_config(base), tensors, form)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    (folder / "config.json").write_text(json.dumps(config or base, indent=1) + "\n")
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode() + b"\n" + tensors[name].tobytes())
@@ -208,6 +250,14 @@ def new_spelling(config):
     """The config with rope_parameters in place of rope_theta and rope_scaling."""
     c = json.loads(json.dumps(config))
     inner = text_config(c)
+    if inner["model_type"].startswith("gemma4"):  # the two spellings of its full layers
+        heads = {"head_dim": inner.pop("global_head_dim")}
+        n_kv = inner.pop("num_global_key_value_heads")
+        if inner["attention_k_eq_v"]:
+            heads["num_key_value_heads"] = n_kv
+        inner["per_layer_config"] = {str(i): heads for i, t in enumerate(inner["layer_types"])
+                                     if t == "full_attention"}
+        return c
     if "rope_local_base_freq" in inner:
         full = {"rope_type": "default", **(inner.pop("rope_scaling", None) or {}),
                 "rope_theta": inner.pop("rope_theta")}
@@ -221,7 +271,8 @@ def new_spelling(config):
 
 
 GGUF_ARCH = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
-             "gemma2": "gemma2", "gemma3_text": "gemma3", **moe_cases.GGUF_ARCH}
+             "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma4_text": "gemma4",
+             **moe_cases.GGUF_ARCH}
 GGUF_STEMS = moe_cases.GGUF_STEMS | {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
@@ -235,6 +286,8 @@ def gguf_name(arch, name):
     if name in top:
         return top[name]
     layer, rest = name.removeprefix("model.layers.").split(".", 1)
+    if rest == "layer_scalar":
+        return f"blk.{layer}.layer_output_scale.weight"
     stem, end = rest.rsplit(".", 1)
     gemma = {"post_attention_layernorm": "post_attention_norm",
              "pre_feedforward_layernorm": "ffn_norm",
@@ -263,25 +316,14 @@ def has_gguf(config):
         rope.get("truncate", True) and "attention_factor" not in rope
 
 
-def write_gguf(case, path):
+def write_gguf_plain(w, c, arch):
     import gguf
 
-    config = CASES[case][0]
-    c = text_config(config)
-    arch = GGUF_ARCH[c["model_type"]]
-    w = gguf.GGUFWriter(path, arch)
-    w.add_embedding_length(c["hidden_size"])
-    w.add_block_count(c["num_hidden_layers"])
-    w.add_feed_forward_length(c["intermediate_size"])
-    w.add_head_count(c["num_attention_heads"])
     w.add_head_count_kv(c["num_key_value_heads"])
     w.add_key_length(c["head_dim"])
     w.add_value_length(c["head_dim"])
-    w.add_context_length(c["max_position_embeddings"])
-    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     w.add_rope_freq_base(c["rope_theta"])
     w.add_rope_dimension_count(c["head_dim"])
-    moe_cases.add_gguf_keys(w, c)
     if arch.startswith("gemma"):
         w.add_attention_scale(c["query_pre_attn_scalar"] ** -0.5)
         w.add_sliding_window(c["sliding_window"])
@@ -300,6 +342,51 @@ def write_gguf(case, path):
         w.add_rope_scaling_factor(rope["factor"])
         if "original_max_position_embeddings" in rope:
             w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+
+
+def write_gguf_gemma4(w, c):
+    slides = [t == "sliding_attention" for t in c["layer_types"]]
+    full_kv = c["num_global_key_value_heads" if c["attention_k_eq_v"] else "num_key_value_heads"]
+    w.add_head_count_kv([c["num_key_value_heads"] if s else full_kv for s in slides])
+    w.add_key_length(c["global_head_dim"])
+    w.add_value_length(c["global_head_dim"])
+    w.add_key_length_swa(c["head_dim"])
+    w.add_value_length_swa(c["head_dim"])
+    w.add_sliding_window(c["sliding_window"])
+    w.add_sliding_window_pattern(slides)
+    w.add_shared_kv_layers(0)
+    w.add_embedding_length_per_layer_input(0)
+    full, sliding = (c["rope_parameters"][k] for k in ("full_attention", "sliding_attention"))
+    w.add_rope_freq_base(full["rope_theta"])
+    w.add_rope_freq_base_swa(sliding["rope_theta"])
+    w.add_rope_dimension_count(c["global_head_dim"])
+    w.add_rope_dimension_count_swa(c["head_dim"])
+    if c["final_logit_softcapping"]:
+        w.add_final_logit_softcapping(c["final_logit_softcapping"])
+    pairs = c["global_head_dim"] // 2
+    turning = int(full["partial_rotary_factor"] * pairs)
+    w.add_tensor("rope_freqs.weight",
+                 np.array([1.0] * turning + [1e30] * (pairs - turning), dtype=np.float32))
+
+
+def write_gguf(case, path):
+    import gguf
+
+    config = CASES[case][0]
+    c = text_config(config)
+    arch = GGUF_ARCH[c["model_type"]]
+    w = gguf.GGUFWriter(path, arch)
+    w.add_embedding_length(c["hidden_size"])
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count(c["num_attention_heads"])
+    w.add_context_length(c["max_position_embeddings"])
+    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    if arch == "gemma4":
+        write_gguf_gemma4(w, c)
+    else:
+        write_gguf_plain(w, c, arch)
+    moe_cases.add_gguf_keys(w, c)
     values = {n: draw(case, n, s, config) for n, s in text_tensors(c).items()}
     if c["model_type"] in moe_cases.GGUF_ARCH:
         values = moe_cases.stack(c, values, "experts")
@@ -317,6 +404,7 @@ def write_gguf(case, path):
     w.close()
 
 
+
 # One case of each family, whose packed weights are held against their expansion.
 PACKED = ["llama", "mistral-window", "qwen2", "qwen3", "gemma2", "gemma3", "gemma3-multimodal",
-          "mixtral", "qwen3-moe-step"]
+          "gemma4", "mixtral", "qwen3-moe-step"]

@@ -7,7 +7,7 @@ in float32 over a 96-token prompt. Its logits must lie within 2e-5 of the row's 
 transformers gives (stored under tests/families/golden with the digest of the weights, made by
 tests/families/torch_logits.py) and of mlx-lm's, at every position. Then the same model under the
 other spelling of its rope keys and as a GGUF must give the same bits, and 4-bit packed weights
-those of their expansion. A config changed on one side must be seen.
+those of their expansion and be invariant (tests/tool_invariance.c). A config changed on one side must be seen.
 """
 import json
 import pathlib
@@ -115,6 +115,15 @@ def run_packed(tally, build, case, tmp, bits):
         tally.say(far <= BAR, f"{name}: {far:.2g} of the range from mlx-lm's expansion")
 
 
+def run_invariance(tally, build, case, tmp):
+    """Rows and pages do not know how they were fed; the tool shows that faults are seen."""
+    model = tmp / f"{case}-wide"
+    cases.write_case(case, model, base=cases.wide(case))
+    done = subprocess.run([build / "tests" / "tool_invariance", model], capture_output=True,
+                          text=True, check=False)
+    tally.say(done.returncode == 0, f"{case}: invariant {'' if not done.returncode else done.stdout}")
+
+
 FAULTS = [  # case, change: what a wrong reading of a config would do
     ("llama", {"rope_theta": 10100.0}),
     ("mistral-window", {"sliding_window": 41}),
@@ -125,6 +134,10 @@ FAULTS = [  # case, change: what a wrong reading of a config would do
     ("gemma3", {"rope_local_base_freq": 1010.0}),
     ("gemma3", {"sliding_window_pattern": 2}),
     ("gemma3", {"query_pre_attn_scalar": 24.1}),
+    ("gemma4", {"sliding_window": 39}),
+    ("gemma4", {"final_logit_softcapping": 3.01}),
+    ("gemma4", {"rope_parameters": {**cases.GEMMA4["rope_parameters"], "full_attention": {
+        "rope_type": "proportional", "rope_theta": 1e5, "partial_rotary_factor": 0.5}}}),
     ("llama-yarn", {"rope_scaling": {**cases.YARN, "factor": 4.1}}),
     ("mixtral-window", {"sliding_window": 41}),
     ("mixtral", {"num_experts_per_tok": 1}),
@@ -155,6 +168,7 @@ def main():
         for case in cases.PACKED:
             for bits in (4, 8) if case in moe_cases.FORMS else (4,):
                 run_packed(tally, build, case, tmp, bits)
+            run_invariance(tally, build, case, tmp)
         for case, change in FAULTS:
             run_fault(tally, build, case, change, tmp)
     print(f"{tally.passed} passed, {tally.failed} failed, 0 skipped")
