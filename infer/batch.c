@@ -271,6 +271,7 @@ static enum err_code loop(struct batch *b, struct err *e)
 enum err_code batch_check(const struct batch_options *o, struct census *census, struct err *e)
 {
     struct batch_store_options so = {.out = o->out, .resume = o->resume, .force = o->force};
+    bool stale;
     enum err_code rc = ERR_OK;
     *census = (struct census){.n_requests = 0};
     if (strcmp(o->prompts, "-") == 0)
@@ -280,7 +281,7 @@ enum err_code batch_check(const struct batch_options *o, struct census *census, 
     if (o->out)
         rc = batch_store_check(&so, e);
     if (rc == ERR_OK && o->out)
-        rc = batch_status_check(o->out, e);
+        rc = batch_status_check(o->out, &stale, e);
     return rc == ERR_OK ? census_take(census, o->prompts, e) : rc;
 }
 
@@ -315,7 +316,9 @@ static enum err_code open_store(struct batch *b, struct err *e)
     uint64_t ok;
     batch_store_kept(b->store, &ok, &b->res->n_kept_failed);
     b->res->n_kept = ok + b->res->n_kept_failed;
-    if (!batch_store_idle(b->store))
+    bool stale; /* killed between its last line and its last word: that is made up for */
+    rc = batch_status_check(b->o->out, &stale, e);
+    if (rc == ERR_OK && (stale || !batch_store_idle(b->store)))
         rc = batch_status_new(&b->status, b->o->out, batch_store_fingerprint(b->store), e);
     batch_crash_arm(batch_store_journal_fd(b->store), batch_store_run(b->store));
     return rc;

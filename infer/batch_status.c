@@ -29,8 +29,9 @@ static char *status_path(const char *out)
     return strbuf_take(&b);
 }
 
-enum err_code batch_status_check(const char *out, struct err *e)
+enum err_code batch_status_check(const char *out, bool *stale, struct err *e)
 {
+    *stale = false;
     struct strbuf text = {0};
     char *path = status_path(out);
     enum err_code rc = path ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory");
@@ -38,6 +39,7 @@ enum err_code batch_status_check(const char *out, struct err *e)
         rc = io_read_all(path, (size_t)1 << 20, &text, e);
         if (rc == ERR_OK && !(text.data && str_starts(text.data, head)))
             rc = err_set(e, ERR_USAGE, "%s: not a status of assay: it is left alone", path);
+        *stale = rc == ERR_OK && !strstr(text.data, "\"state\":\"done\"");
     }
     strbuf_free(&text);
     free(path);

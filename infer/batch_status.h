@@ -18,8 +18,9 @@ struct batch_counts {
 };
 
 struct batch_status;
-/* ERR_USAGE when a file of that name is not a status. */
-MUST_USE enum err_code batch_status_check(const char *out, struct err *e);
+/* ERR_USAGE when a file of that name is not a status. *stale: there is one, of a run that had not
+ * said that it is done. */
+MUST_USE enum err_code batch_status_check(const char *out, bool *stale, struct err *e);
 MUST_USE enum err_code batch_status_new(struct batch_status **s, const char *out,
                                         const char *fingerprint, struct err *e);
 /* state: "running", "done", "stopped", "failed"; every other one than running is written at once.

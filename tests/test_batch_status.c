@@ -33,16 +33,20 @@ START_TEST(the_file_is_whole_and_ours)
     struct batch_counts c = {.requests = 10, .ok = 3, .failed = 1, .kept = 2, .new_tokens = 40};
     json_t *v;
     int64_t n = 0;
+    bool stale = true;
     memset(fingerprint, 'a', 64);
     fingerprint[64] = 0;
     strbuf_printf(&name, "%s.status.json", out);
     path = strbuf_take(&name);
-    ck_assert_int_eq(batch_status_check(out, NULL), ERR_OK);
+    ck_assert_int_eq(batch_status_check(out, &stale, NULL), ERR_OK);
+    ck_assert(!stale);
     ck_assert_int_eq(batch_status_new(&s, out, fingerprint, NULL), ERR_OK);
     batch_status_set(s, "running", &c);
     ck_assert_int_eq(json_read(path, &v, NULL), ERR_OK);
     ck_assert_int_eq(json_get_int(v, "done", JSON_REQUIRED, 4, 4, &n, NULL), ERR_OK);
     json_decref(v);
+    ck_assert_int_eq(batch_status_check(out, &stale, NULL), ERR_OK);
+    ck_assert(stale);
     c.ok = 9;
     batch_status_set(s, "running", &c); /* too soon after the first */
     ck_assert_int_eq(json_read(path, &v, NULL), ERR_OK);
@@ -58,9 +62,10 @@ START_TEST(the_file_is_whole_and_ours)
     batch_status_set(s, "failed", &c); /* a warning, and the old one stays */
     io_fault_set(IO_FAULT_WRITE, 0);
     batch_status_free(s);
-    ck_assert_int_eq(batch_status_check(out, NULL), ERR_OK);
+    ck_assert_int_eq(batch_status_check(out, &stale, NULL), ERR_OK);
+    ck_assert(!stale);
     test_spill(path, "precious", 8);
-    ck_assert_int_eq(batch_status_check(out, NULL), ERR_USAGE);
+    ck_assert_int_eq(batch_status_check(out, &stale, NULL), ERR_USAGE);
     free(path);
     free(out);
 }
