@@ -54,6 +54,13 @@ for way in "~ 139" "^ 134" "\` 70"; do
     check "with the same output" cmp o before
 done
 clean
+prompts 60 23 "a ~" 25 "b ~"
+ends "two requests that crash, side by side" 139 infer -o o
+ends "the first is found alone" 139 infer -o o --resume
+ends "and the second" 139 infer -o o --resume
+ends "both are set aside, and nobody else" 4 infer -o o --resume
+says "both" "line 25 ('r25') is set aside" "2 of 60 requests failed"
+clean
 prompts 30 9 "kill !"
 for _ in 1 2 3; do
     ends "a kill from outside is held against nobody" 137 bash -c '"$@" 2>.stderr' - "$stub" infer \
@@ -98,11 +105,15 @@ for grace in 0 20; do
     check "the status is done" grep -q '"state": "done"' .status
 done
 
-# The input under a running batch, and between runs.
+# The input under a running batch (a file that is longer than what is read at once), and between
+# runs.
+clean whole
+prompts 3000 "${slow[@]}"
+cp p.jsonl keep.jsonl
+check "a clean run of a longer file" infer -o whole
 for how in changed cut; do
     clean
-    prompts 40 "${slow[@]}"
-    cp p.jsonl keep.jsonl
+    cp keep.jsonl p.jsonl
     "$stub" infer --batch p.jsonl -m tiny -n 12 --max-batch 1 --threads 1 -o o 2>.changed &
     pid=$!
     for _ in $(seq 200); do
@@ -110,20 +121,21 @@ for how in changed cut; do
         sleep 0.02
     done
     if [ $how = changed ]; then
-        sed 's/"slow | 35"/"slow | 99"/' keep.jsonl >p.jsonl
+        sed 's/number 2990"/number 9999"/' keep.jsonl >p.jsonl
     else
-        head -n 30 keep.jsonl >p.jsonl
+        head -n 2500 keep.jsonl >p.jsonl
     fi
     status=0
     wait $pid || status=$?
-    # A small file is read at once: then the run does not see the change, and the next one does.
+    check "a prompt file that is $how under a running batch: 3" test $status = 3
     cp .changed .stderr
-    if [ $status = 3 ]; then
-        says "a prompt file that is $how under a running batch" p.jsonl "changed under this run"
+    if [ $how = changed ]; then
+        says "a changed file" p.jsonl "line 2990 changed under this run"
     else
-        ends "a prompt file that was $how" 3 infer -o o --resume
-        says "a prompt file that was $how" "the prompt file has changed"
+        says "a cut file" p.jsonl "changed under this run: it ends after request 2500 of 3000"
     fi
+    ends "and it is no file to resume with" 3 infer -o o --resume
+    says "no file to resume with" "the prompt file has changed"
     cp keep.jsonl p.jsonl
     check "with the old file it goes on" infer -o o --resume
     check "to the same bytes" cmp o whole
