@@ -114,13 +114,15 @@ static enum err_code run_plan(const struct args *a, const struct engine_options 
 
 struct watch {
     struct progress p;
-    uint64_t requests;
+    uint64_t requests, all;
+    const struct batch_result *res;
 };
 
 static void on_progress(void *ctx, uint64_t requests, uint64_t tokens)
 {
     struct watch *w = ctx;
     (void)tokens;
+    w->p.total = w->all - w->res->n_kept; /* what an earlier run answered tells nothing of pace */
     progress_add(&w->p, requests - w->requests);
     w->requests = requests;
 }
@@ -129,7 +131,8 @@ static enum err_code run_batch(const struct args *a, const struct engine_options
                                const struct prompt_defaults *d, const struct cmd_env *env,
                                struct err *e)
 {
-    struct watch w = {.requests = 0};
+    struct batch_result res;
+    struct watch w = {.requests = 0, .res = &res};
     struct batch_options o = {.prompts = a->batch,
                               .out = a->out,
                               .defaults = *d,
@@ -149,7 +152,6 @@ static enum err_code run_batch(const struct args *a, const struct engine_options
                               .on_progress = on_progress,
                               .ctx = &w};
     struct census census;
-    struct batch_result res;
     struct lm *m;
     if (!a->out)
         return err_set(e, ERR_USAGE, "--batch needs -o OUT");
@@ -161,7 +163,8 @@ static enum err_code run_batch(const struct args *a, const struct engine_options
         return rc;
     }
     uint64_t start = clock_ns();
-    progress_start(&w.p, "infer", "requests", census.n_requests);
+    w.all = census.n_requests;
+    progress_start(&w.p, "infer", "requests", w.all);
     rc = batch_run(m, &o, &census, &res, e);
     progress_end(&w.p);
     lm_close(m);
