@@ -50,6 +50,10 @@ def read(path):
         return f.read()
 
 
+def size(path):
+    return os.path.getsize(path) if os.path.exists(path) else -1
+
+
 def files(folder):
     return sorted(os.listdir(folder))
 
@@ -72,21 +76,30 @@ def write_prompts(path, n, long):
 
 def kills(what, m, prompts, rounds, batches, rng):
     """SIGKILL at random points of a run, its resumptions, and the end."""
-    lasts = 1e9
+    lasts, opens = 1e9, 0
     for _ in range(3):
         whole = fresh("whole")
         began = time.monotonic()
-        code, said = run(whole, m, prompts)
-        lasts = min(lasts, time.monotonic() - began)
-        check(f"{what}: a clean run", code == 4, said)
+        p = start(whole, m, prompts)
+        while p.poll() is None and not os.path.exists(whole + ".journal"):
+            time.sleep(0.001)
+        opened, code = time.monotonic() - began, p.wait()
+        if time.monotonic() - began < lasts:
+            lasts, opens = time.monotonic() - began, opened
+        check(f"{what}: a clean run", code == 4, f"ended with {code}")
     text, record = read(whole), read(whole + ".run")
     hits = 0
     for i in range(rounds):
         out = fresh("cut")
         for attempt in range(rng.randint(1, 3)):
+            before = size(out + ".journal")
             p = start(out, m, prompts, "--resume", "--max-batch", str(rng.choice(batches)),
                       "--grace", "0")
-            time.sleep(rng.random() * lasts * (1.1 if attempt == 0 else 0.6))
+            # Mostly while requests run, now and then while the model is still being opened.
+            anywhere = rng.random() < 0.1
+            while not anywhere and p.poll() is None and size(out + ".journal") == before:
+                time.sleep(0.002)
+            time.sleep(rng.random() * (lasts - opens) * (1.1 if attempt == 0 else 0.6))
             p.send_signal(signal.SIGTERM if rng.random() < 0.1 else signal.SIGKILL)
             p.wait()
             hits += os.path.exists(out + ".journal")
