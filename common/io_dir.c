@@ -73,7 +73,6 @@ static enum err_code sync_tree(const struct io_dir_out *d, struct err *e)
 static enum err_code take_lock(struct io_dir_out *d, struct err *e)
 {
     for (int tries = 0; tries < 100; tries++) {
-        struct stat a, b;
         int fd = io_fault_hit(IO_FAULT_WRITE)
                      ? -1
                      : open(d->lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -87,8 +86,7 @@ static enum err_code take_lock(struct io_dir_out *d, struct err *e)
             close(fd);
             return rc;
         }
-        if (fstat(fd, &a) == 0 && lstat(d->lock, &b) == 0 && a.st_ino == b.st_ino &&
-            a.st_dev == b.st_dev) {
+        if (io_still_named(fd, d->lock)) {
             d->lock_fd = fd;
             return ERR_OK;
         }

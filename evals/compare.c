@@ -89,6 +89,7 @@ static enum err_code run_variant(struct comparison *c, struct variant *v, struct
                               .trace = path.data,
                               .trace_level = TRACE_TOKENS,
                               .trace_top = 5,
+                              .max_failures = -1,
                               .interrupted = o->interrupted,
                               .on_progress = on_requests,
                               .ctx = (void *)(uintptr_t)o};
@@ -354,7 +355,7 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
     if (models && !o->prompts)
         rc = err_set(e, ERR_USAGE, "--prompts F is missing: models need prompts, traces do not");
     if (rc == ERR_OK && models)
-        rc = prompts_census(o->prompts, &c->census, e);
+        rc = census_take(&c->census, o->prompts, e);
     if (rc == ERR_OK)
         rc = take_reference(w, o, e);
     for (size_t i = 1; i < o->n_paths && rc == ERR_OK; i++)
@@ -374,6 +375,7 @@ void compare_free(struct comparison *c)
     if (!c)
         return;
     struct whole *w = (struct whole *)c;
+    census_free(&c->census);
     for (size_t i = 0; c->variants && i < c->n_variants; i++)
         trace_free(c->variants[i].trace);
     for (size_t i = 0; c->pairs && i + 1 < c->n_variants; i++) {

@@ -48,7 +48,7 @@ struct comparison {
     struct variant *variants; /* [0] is the reference */
     size_t n_variants;
     struct pair *pairs; /* n_variants - 1 */
-    struct prompt_census census;
+    struct census census;
     char arith[16], device[32];
     bool exact; /* bits were demanded */
     enum compare_verdict verdict;
