@@ -114,6 +114,7 @@ LANE bool load_batch(const struct affine_run *r, int64_t g0, int n, int n_vec,
     for (int i = 0; i < n; i++) {
         float *w = t->w + 16 * n_vec * i;
         int64_t at = (g0 + i) * 16 * n_vec;
+        affine_prefetch(r, at, 16 * n_vec);
         vf a = vf_source(r->source, r->data, at), z = a;
         vf_store(w, a);
         check = vf_fma(a, zero, check);
