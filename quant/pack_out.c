@@ -174,16 +174,27 @@ static enum err_code finish_shard(struct pack_out *o, size_t shard, struct err *
     return rc;
 }
 
+static enum err_code begin_part(struct pack_out *o, size_t part, struct err *e)
+{
+    bool first = part == 0 || o->parts[part - 1].shard != o->parts[part].shard;
+    return first && !o->writer ? open_shard(o, part, e) : ERR_OK;
+}
+
+enum err_code pack_out_hash(struct pack_out *o, size_t part, const uint8_t *data,
+                            struct sha256_piece *piece, struct err *e)
+{
+    enum err_code rc = begin_part(o, part, e);
+    if (rc == ERR_OK)
+        st_writer_hash(o->writer, data, (size_t)o->parts[part].bytes, piece);
+    return rc;
+}
+
 enum err_code pack_out_write(struct pack_out *o, size_t part, const uint8_t *data, struct err *e)
 {
     const struct pack_part *p = &o->parts[part];
-    enum err_code rc = ERR_OK;
-    if (part == 0 || o->parts[part - 1].shard != p->shard)
-        rc = open_shard(o, part, e);
+    enum err_code rc = begin_part(o, part, e);
     for (uint64_t off = 0; off < p->bytes && rc == ERR_OK; off += WRITE_BYTES) {
         size_t n = (size_t)MIN2(WRITE_BYTES, p->bytes - off);
-        for (size_t line = 0; line < n; line += 64)
-            __builtin_prefetch(data + off + line);
         rc = st_writer_data(o->writer, p->name, data + off, n, e);
     }
     if (rc == ERR_OK && (part + 1 == o->n_parts || o->parts[part + 1].shard != p->shard))

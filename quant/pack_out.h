@@ -39,6 +39,9 @@ MUST_USE enum err_code pack_out_open(struct pack_out *o, const struct plan *p, c
 /* Writes part number `part`; parts come in order. Opens and finishes shards. */
 MUST_USE enum err_code pack_out_write(struct pack_out *o, size_t part, const uint8_t *data,
                                       struct err *e);
+/* May come before a part's write: hashes its bytes beside *piece. */
+MUST_USE enum err_code pack_out_hash(struct pack_out *o, size_t part, const uint8_t *data,
+                                     struct sha256_piece *piece, struct err *e);
 /* The index of the shards, when there are several; gives the list of files away. */
 MUST_USE enum err_code pack_out_finish(struct pack_out *o, struct pack_result *r, struct err *e);
 void pack_out_close(struct pack_out *o);

@@ -80,9 +80,10 @@ void engine_set_tap(struct engine *en, engine_tap tap, void *ctx)
     (void)ctx;
 }
 
-size_t engine_page_bytes(const struct engine *en)
+size_t engine_page_bytes(const struct engine *en, int layer)
 {
     (void)en;
+    (void)layer;
     return 0;
 }
 
