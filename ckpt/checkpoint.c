@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "ckpt/checkpoint_priv.h"
+#include "ckpt/ct_layout.h"
 #include "ckpt/family_check.h"
 #include "ckpt/gguf.h"
 #include "ckpt/gguf_config.h"
@@ -263,10 +264,12 @@ static enum err_code read_hparams(struct checkpoint *c, struct err *e)
         return ERR_OK;
     }
     const char *method = mlx_layout_foreign(c->config);
-    enum err_code rc;
-    if (method)
+    enum err_code rc = ct_layout_open(&c->priv->ct, c->config, &c->hp_err);
+    if (rc == ERR_NOMEM)
+        return err_set(e, rc, "%s: out of memory", c->path);
+    if (rc == ERR_OK && method && !c->priv->ct)
         rc = err_set(&c->hp_err, ERR_INPUT, "quantization method '%.64s' is not supported", method);
-    else
+    else if (rc == ERR_OK)
         rc = hparams_from_config(&c->hp, c->config, c->generation, &c->hp_err);
     c->hp_ok = rc == ERR_OK;
     if (!c->hp_ok)
@@ -388,6 +391,7 @@ void checkpoint_close(struct checkpoint *c)
     free(c->tokenizer_json);
     free(c->chat_template);
     source_close(c->priv->source);
+    ct_layout_close(c->priv->ct);
     arena_free(c->priv->arena);
     free(c->priv->hex);
     pthread_mutex_destroy(&c->priv->lock);

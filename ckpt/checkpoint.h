@@ -17,7 +17,8 @@ enum ckpt_enc {
     CKPT_DENSE,  /* dtype says how: F32, F16, BF16 (others are listed, but not decoded) */
     CKPT_AFFINE, /* q says how */
     CKPT_MX,     /* block floats: q says how; no biases */
-    CKPT_GGML    /* ggml says how */
+    CKPT_GGML,   /* ggml says how */
+    CKPT_CT      /* packed by compressed-tensors: ct says how */
 };
 
 /*     role            text in recipes and reports */
@@ -50,14 +51,16 @@ struct ckpt_strides {
 struct ckpt_block {
     const uint8_t *data, *scales, *biases, *globals;
 };
+struct ct_packed; /* ct_layout.h */
 
 struct ckpt_weight {
     const char *name;   /* canonical, with ".weight" or ".bias" */
     const char *stored; /* the name in the container */
     enum ckpt_enc enc;
-    enum dtype dtype; /* CKPT_DENSE */
-    struct qformat q; /* CKPT_AFFINE, CKPT_MX */
-    int ggml;         /* CKPT_GGML */
+    enum dtype dtype;           /* CKPT_DENSE */
+    struct qformat q;           /* CKPT_AFFINE, CKPT_MX */
+    int ggml;                   /* CKPT_GGML */
+    const struct ct_packed *ct; /* CKPT_CT */
     int n_dim;
     int64_t dim[CKPT_DIMS_MAX]; /* logical: [rows, k] for a matrix, [experts, rows, k] stacked */
     const uint8_t *data;        /* dense rows, packed codes or blocks; maybe unaligned */
@@ -113,8 +116,8 @@ size_t ckpt_weight_row_bytes(const struct ckpt_weight *w);
 /* Bytes of one stored row's scales, which are those of its biases; 0 unless packed. */
 size_t ckpt_weight_scale_bytes(const struct ckpt_weight *w);
 /* Exact f32 values of canonical rows [row0, row0 + n) into out[n * k]: dense as it is, affine as
- * fmaf(q, s, b), block floats as element * s, GGML as its reference. ERR_INPUT for a type that
- * cannot be decoded. */
+ * fmaf(q, s, b), block floats as element * s, GGML as its reference, compressed-tensors as
+ * (q - zero) * s. ERR_INPUT for a type that cannot be decoded. */
 MUST_USE enum err_code ckpt_weight_decode(const struct ckpt_weight *w, int64_t row0, int64_t n,
                                           float *out, struct err *e);
 
@@ -160,6 +163,14 @@ MUST_USE enum err_code checkpoint_file_sha256(const struct checkpoint *c, size_t
                                               struct err *e);
 /* Bytes of all weights; bits per weight over the quantizable matrices and over all. */
 uint64_t checkpoint_bytes(const struct checkpoint *c);
+
+/* The packed format that holds a weight exactly: its own, or that which GGML blocks and matrices of
+ * compressed-tensors are repacked to. False when there is none. */
+bool ckpt_weight_packed_format(const struct ckpt_weight *w, struct qformat *q);
+/* Canonical rows [row0, row0 + n) in that format (CKPT_GGML and CKPT_CT); buffers sized by q; a
+ * block float has no biases. Exact. */
+void ckpt_weight_repack(const struct ckpt_weight *w, struct qformat q, int64_t row0, int64_t n,
+                        uint8_t *codes, uint8_t *scales, uint8_t *biases);
 
 /* GGUF -> packed where the grid allows (docs/formats.md): the format that a GGML tensor has
  * exactly: affine, f16 scales when they hold, else f32; MXFP4 is mxfp4. False when there is none.

@@ -11,7 +11,8 @@
 struct checkpoint_private {
     struct arena *arena; /* names, weights, factors */
     struct source *source;
-    char (*hex)[65]; /* one per file; empty until computed */
+    struct ct_layout *ct; /* when compressed-tensors packed it and we read that */
+    char (*hex)[65];      /* one per file; empty until computed */
     pthread_mutex_t lock;
 };
 

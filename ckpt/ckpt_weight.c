@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/ct_layout.h"
 
 int64_t ckpt_weight_rows(const struct ckpt_weight *w)
 {
@@ -165,6 +166,9 @@ static bool decode_row(const struct ckpt_weight *w, int64_t r, int64_t k, float 
     case CKPT_AFFINE:
         decode_affine(w, row, k, out);
         return true;
+    case CKPT_CT:
+        ct_packed_decode(w, row, out);
+        return true;
     case CKPT_DENSE:
         if (!dtype_is_float(w->dtype))
             return false;
@@ -215,4 +219,29 @@ enum err_code ckpt_weight_decode(const struct ckpt_weight *w, int64_t row0, int6
     for (int64_t i = 0; w->minus_one && i < n * k; i++)
         out[i] -= 1.0f;
     return ERR_OK;
+}
+
+bool ckpt_weight_packed_format(const struct ckpt_weight *w, struct qformat *q)
+{
+    switch (w->enc) {
+    case CKPT_AFFINE:
+    case CKPT_MX:
+        *q = w->q;
+        return true;
+    case CKPT_GGML:
+        return ggml_affine_format(w, q);
+    case CKPT_CT:
+        return ct_packed_affine_format(w, q);
+    default:
+        return false;
+    }
+}
+
+void ckpt_weight_repack(const struct ckpt_weight *w, struct qformat q, int64_t row0, int64_t n,
+                        uint8_t *codes, uint8_t *scales, uint8_t *biases)
+{
+    if (w->enc == CKPT_CT)
+        ct_packed_affine_rows(w, q, row0, n, codes, scales, biases);
+    else
+        ggml_affine_rows(w, q, row0, n, codes, scales, biases);
 }

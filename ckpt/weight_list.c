@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "ckpt/checkpoint_priv.h"
+#include "ckpt/ct_layout.h"
 #include "ckpt/mlx_layout.h"
 #include "ckpt/names.h"
 #include "ckpt/gguf.h"
@@ -151,6 +152,41 @@ static enum err_code bind_folder(struct checkpoint *c, const struct items *all,
     return err_wrap(e, rc, "module '%s'", module);
 }
 
+/* Parts of a module that compressed-tensors packed; the first one stands for it. */
+static const char *const ct_ends[] = {".weight_packed", ".weight_scale", ".weight_zero_point",
+                                      ".weight_shape", ".weight_g_idx"};
+
+/* The module that a stored tensor is part of; -1: it is no such part. */
+static int ct_part(const struct checkpoint *c, const struct items *all, const struct tensor *t,
+                   char module[CKPT_NAME_MAX])
+{
+    for (int i = 0; c->priv->ct && i < (int)ARRAY_LEN(ct_ends); i++) {
+        if (!str_ends(t->name, ct_ends[i]))
+            continue;
+        size_t n = strlen(t->name) - strlen(ct_ends[i]);
+        memcpy(module, t->name, n);
+        module[n] = 0;
+        return find_part(all, module, ct_ends[0]) ? i : -1;
+    }
+    return -1;
+}
+
+static enum err_code bind_ct(struct checkpoint *c, const struct items *all, const char *module,
+                             struct ckpt_weight *w, struct err *e)
+{
+    struct ct_tensors t = {find_part(all, module, ct_ends[0]), find_part(all, module, ct_ends[1]),
+                           find_part(all, module, ct_ends[2]), find_part(all, module, ct_ends[3]),
+                           find_part(all, module, ct_ends[4])};
+    struct ct_packed *p = arena_alloc(c->priv->arena, sizeof *p);
+    struct ct_module m;
+    if (!p)
+        return arena_error(c->priv->arena, sizeof *p, e);
+    enum err_code rc = ct_layout_module(c->priv->ct, module, &m, e);
+    if (rc == ERR_OK)
+        rc = ct_layout_bind(w, p, &m, &t, e);
+    return err_wrap(e, rc, "module '%s'", module);
+}
+
 /* Llama's q and k in a GGUF have permuted rows. */
 static enum err_code mark_rope(struct checkpoint *c, struct ckpt_weight *w, struct err *e)
 {
@@ -194,14 +230,22 @@ static enum err_code add_gpt_oss(struct checkpoint *c, const struct items *all,
 static enum err_code add_weight(struct checkpoint *c, const struct items *all,
                                 const struct item *it, const char *family, struct err *e)
 {
-    char name[CKPT_NAME_MAX];
+    char name[CKPT_NAME_MAX], module[CKPT_NAME_MAX];
     struct ckpt_weight *w = &c->weights[c->n_weights];
     bool gguf = it->file->kind == CONTAINER_GGUF, skip = false;
+    int part = ct_part(c, all, it->t, module);
+    if (part > 0)
+        return ERR_OK;
+    const char *stored = it->t->name;
+    if (part == 0) {
+        strcat(module, ".weight"); /* shorter than what was cut off */
+        stored = module;
+    }
     *w = (struct ckpt_weight){.stored = it->t->name, .ggml = GGML_NONE};
     if (!gguf && family && strcmp(family, "gpt_oss") == 0 && weight_gpt_oss_takes(it->t->name))
         return add_gpt_oss(c, all, it, e);
-    enum names_match match = gguf ? names_from_gguf(family, it->t->name, name)
-                                  : names_from_folder(family, it->t->name, name);
+    enum names_match match =
+        gguf ? names_from_gguf(family, stored, name) : names_from_folder(family, stored, name);
     if (match == NAMES_ASIDE) {
         c->asides[c->n_asides++] =
             (struct ckpt_aside){it->t->name, it->t->bytes, tensor_elems(it->t)};
@@ -213,7 +257,10 @@ static enum err_code add_weight(struct checkpoint *c, const struct items *all,
     if (!w->name)
         return arena_error(c->priv->arena, sizeof name, e);
     enum err_code rc = ERR_OK;
-    if (gguf) {
+    if (part == 0) {
+        module[strlen(module) - strlen(".weight")] = 0;
+        rc = bind_ct(c, all, module, w, e);
+    } else if (gguf) {
         bind_plain(w, it->t);
         w->minus_one = names_gguf_plus_one(family, name);
         rc = mark_rope(c, w, e);

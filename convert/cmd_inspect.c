@@ -19,16 +19,17 @@ static enum err_code facts_of_file(const char *path, bool hash, json_t **facts, 
     return rc;
 }
 
-static enum err_code show(const char *path, bool hash, bool json, struct err *e)
+static enum err_code show(const char *path, const struct inspect_options *o, bool json,
+                          struct err *e)
 {
     struct checkpoint *c = NULL;
     json_t *facts = NULL;
     struct strbuf text = {0};
     enum err_code rc = checkpoint_open(&c, path, e);
     if (rc == ERR_OK)
-        rc = inspect_checkpoint(c, hash, &facts, e);
+        rc = inspect_checkpoint(c, o, &facts, e);
     else if (rc == ERR_INPUT)
-        rc = facts_of_file(path, hash, &facts, e);
+        rc = facts_of_file(path, o->hashes, &facts, e);
     if (rc == ERR_OK && json) {
         rc = cmd_print_json(json_incref(facts), e);
     } else if (rc == ERR_OK) {
@@ -42,10 +43,13 @@ static enum err_code show(const char *path, bool hash, bool json, struct err *e)
 
 enum err_code cmd_inspect(int argc, char **argv, const struct cmd_env *env, struct err *e)
 {
-    bool json = false, hash = false, help = false;
+    struct inspect_options o = {.interrupted = env->interrupted};
+    bool json = false, help = false;
     const struct opt opts[] = {
         {OPT_FLAG, 0, "json", &json, 0, 0, NULL, NULL, "Print JSON."},
-        {OPT_FLAG, 0, "hash", &hash, 0, 0, NULL, NULL, "Also the SHA-256 of every file."},
+        {OPT_FLAG, 0, "hash", &o.hashes, 0, 0, NULL, NULL, "Also the SHA-256 of every file."},
+        {OPT_FLAG, 0, "grid", &o.grids, 0, 0, NULL, NULL,
+         "Look at all of every float matrix for a grid, not at some rows."},
         {.type = OPT_END},
     };
     const struct opt_cmd cmd = {
@@ -53,16 +57,16 @@ enum err_code cmd_inspect(int argc, char **argv, const struct cmd_env *env, stru
         .usage = "PATH",
         .about =
             "Says what a checkpoint is: family, hyperparameters, tensors with their formats, "
-            "bytes by role, where it came from. PATH is a folder, a GGUF, a safetensors file, "
+            "bytes by role, where it came from; whether float matrices lie on a grid. PATH is a "
+            "folder, a GGUF, a safetensors file, "
             "an archive or archive:member. A family that cannot be run is listed all the same.",
         .opts = opts,
         .args_min = 1,
         .args_max = 1};
     struct opt_list pos = {0};
-    (void)env;
     enum err_code rc = cmd_options(&cmd, argc, argv, &pos, &help, e);
     if (rc == ERR_OK && !help) {
-        rc = show(pos.items[0], hash, json, e);
+        rc = show(pos.items[0], &o, json, e);
     }
     opt_list_free(&pos);
     return rc;

@@ -80,9 +80,29 @@ static int64_t elems_of(const struct ckpt_weight *w)
     return ckpt_weight_rows(w) * ckpt_weight_k(w);
 }
 
-static json_t *tensors(const struct checkpoint *c)
+/* Of a float matrix: the grid that it lies on, or the nearest one. */
+static enum err_code put_grid(json_t *o, const struct ckpt_weight *w,
+                              const struct inspect_options *opt, struct err *e)
 {
-    json_t *list = json_array();
+    struct grid_options look = {.sample = !opt->grids, .interrupted = opt->interrupted};
+    struct grid_report r;
+    if (!plan_can_pack(w) || !grid_can_look(w))
+        return ERR_OK;
+    enum err_code rc = grid_look(w, &look, &r, e);
+    if (rc != ERR_OK)
+        return rc;
+    json_t *g = grid_report_json(&r);
+    char text[80];
+    if (grid_is_on(&r))
+        json_object_set_new(g, "form", json_string(grid_form_text(&r.form, text)));
+    json_object_set_new(o, "grid", g);
+    return ERR_OK;
+}
+
+static enum err_code tensors(const struct checkpoint *c, const struct inspect_options *opt,
+                             json_t **out, struct err *e)
+{
+    json_t *list = *out = json_array();
     for (size_t i = 0; i < c->n_weights; i++) {
         const struct ckpt_weight *w = &c->weights[i];
         char format[64];
@@ -94,8 +114,13 @@ static json_t *tensors(const struct checkpoint *c)
                               plan_weight_format(w, format), "bytes", (json_int_t)w->bytes,
                               "bits_per_weight", bits(w->bytes, elems_of(w)));
         json_array_append_new(list, o);
+        enum err_code rc = put_grid(o, w, opt, e);
+        if (rc != ERR_OK) {
+            json_decref(list);
+            return rc;
+        }
     }
-    return list;
+    return ERR_OK;
 }
 
 /* Sums over the weights whose label is the same: by role and by format. */
@@ -165,14 +190,19 @@ static void put_origin(json_t *o, const json_t *manifest)
     json_object_set_new(o, "made_by_assay", made);
 }
 
-enum err_code inspect_checkpoint(const struct checkpoint *c, bool with_hashes, json_t **out,
-                                 struct err *e)
+enum err_code inspect_checkpoint(const struct checkpoint *c, const struct inspect_options *opt,
+                                 json_t **out, struct err *e)
 {
-    json_t *list = NULL;
+    json_t *list = NULL, *weights = NULL;
     *out = NULL;
-    enum err_code rc = files(c, with_hashes, &list, e);
+    enum err_code rc = files(c, opt->hashes, &list, e);
     if (rc != ERR_OK)
         return rc;
+    rc = tensors(c, opt, &weights, e);
+    if (rc != ERR_OK) {
+        json_decref(list);
+        return rc;
+    }
     json_t *o = json_pack("{s:s,s:s}", "path", c->path, "container", format_names[c->format]);
     const char *type = json_string_value(json_object_get(c->config, "model_type"));
     if (type || c->hp_ok)
@@ -192,7 +222,7 @@ enum err_code inspect_checkpoint(const struct checkpoint *c, bool with_hashes, j
     json_object_set_new(o, "totals", totals(c));
     json_object_set_new(o, "roles", sums(c, true));
     json_object_set_new(o, "formats", sums(c, false));
-    json_object_set_new(o, "tensors", tensors(c));
+    json_object_set_new(o, "tensors", weights);
     if (c->n_asides)
         json_object_set_new(o, "set_aside", asides(c));
     *out = o;
@@ -300,6 +330,50 @@ static void put_files(struct strbuf *out, const json_t *list)
     }
 }
 
+/* Grids by form, each with how many matrices lie on it, and then those on none. */
+static void put_grids(struct strbuf *out, const json_t *list)
+{
+    size_t i, j, looked = 0, on = 0;
+    json_t *t, *o;
+    json_array_foreach(list, i, t)
+    {
+        looked += json_object_get(t, "grid") != NULL;
+        on += json_object_get(json_object_get(t, "grid"), "form") != NULL;
+    }
+    if (!looked)
+        return;
+    bool whole = true;
+    json_array_foreach(list, i, t) whole &=
+        !json_object_get(t, "grid") ||
+        json_is_true(json_object_get(json_object_get(t, "grid"), "whole"));
+    strbuf_printf(out, "grid: %zu of %zu float matrices lie on one%s\n", on, looked,
+                  whole ? "" : ", by a sample of rows (--grid looks at all)");
+    json_array_foreach(list, i, t)
+    {
+        const char *form = json_string_value(json_object_get(json_object_get(t, "grid"), "form"));
+        size_t same = 0;
+        bool first = true;
+        json_array_foreach(list, j, o)
+        {
+            const char *other =
+                json_string_value(json_object_get(json_object_get(o, "grid"), "form"));
+            bool equal = form && other && strcmp(form, other) == 0;
+            same += equal;
+            first &= !equal || j >= i;
+        }
+        if (form && first)
+            strbuf_printf(out, "  %zu: %s\n", same, form);
+    }
+    json_array_foreach(list, i, t)
+    {
+        const json_t *g = json_object_get(t, "grid");
+        if (on && g && !json_object_get(g, "form"))
+            strbuf_printf(out, "  on none: %s, %lld of %lld units\n", text_of(t, "name"),
+                          int_of(g, "on"), int_of(g, "units"));
+    }
+    strbuf_putc(out, '\n');
+}
+
 static void put_tensors(struct strbuf *out, const json_t *list)
 {
     size_t i, d;
@@ -355,6 +429,7 @@ void inspect_text(const json_t *facts, struct strbuf *out)
         put_sums(out, "role", json_object_get(facts, "roles"));
         put_sums(out, "format", json_object_get(facts, "formats"));
     }
+    put_grids(out, json_object_get(facts, "tensors"));
     put_tensors(out, json_object_get(facts, "tensors"));
     put_asides(out, json_object_get(facts, "set_aside"));
 }

@@ -5,9 +5,15 @@
 
 #include "ckpt/checkpoint.h"
 
-/* with_hashes: SHA-256 of every file. A new reference. */
-MUST_USE enum err_code inspect_checkpoint(const struct checkpoint *c, bool with_hashes,
-                                          json_t **out, struct err *e);
+struct inspect_options {
+    bool hashes;                     /* SHA-256 of every file */
+    bool grids;                      /* all of every float matrix for its grid, not some rows */
+    const volatile int *interrupted; /* may be NULL */
+};
+/* A new reference. */
+MUST_USE enum err_code inspect_checkpoint(const struct checkpoint *c,
+                                          const struct inspect_options *o, json_t **out,
+                                          struct err *e);
 /* A file of tensors that is no checkpoint by itself; why: what stood against it. A new reference.
  */
 MUST_USE enum err_code inspect_container(const struct container *c, const char *why,

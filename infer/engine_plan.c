@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ckpt/ct_layout.h"
 #include "common/hash.h"
 #include "common/par.h"
 #include "infer/engine_private.h"
@@ -243,6 +244,19 @@ static bool digest_rows(const struct ckpt_weight *w, struct sha256 *s)
 }
 
 /* Format, shape and stored bytes of one weight. */
+static bool digest_ct(const struct ct_packed *p, struct sha256 *s)
+{
+    char head[80];
+    int n = snprintf(head, sizeof head, "%d %d %d %d %lld", p->bits, p->dense, p->symmetric,
+                     (int)p->scale, (long long)p->group);
+    sha256_update(s, head, (size_t)n);
+    sha256_update(s, p->scales, p->scale_bytes);
+    if (p->zeros)
+        sha256_update(s, p->zeros, p->zero_bytes);
+    sha256_update(s, p->data, p->data_bytes);
+    return true;
+}
+
 static void digest_weight(void *ctx, int64_t i, int thread)
 {
     (void)thread;
@@ -256,7 +270,10 @@ static void digest_weight(void *ctx, int64_t i, int thread)
                      (int)w->dtype, w->q.bits, w->q.group, (int)w->q.scale, w->ggml, w->rope_heads);
     sha256_update(s, head, (size_t)n);
     sha256_update(s, w->dim, (size_t)w->n_dim * sizeof *w->dim);
-    d->done[i] = w->row_step || w->strides ? digest_rows(w, s) : digest_blocks(w, s);
+    if (w->enc == CKPT_CT)
+        d->done[i] = digest_ct(w->ct, s);
+    else
+        d->done[i] = w->row_step || w->strides ? digest_rows(w, s) : digest_blocks(w, s);
     sha256_final(s, d->digest[i]);
 }
 

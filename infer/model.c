@@ -234,6 +234,8 @@ static bool is_same_data(const struct ckpt_weight *a, const struct ckpt_weight *
     if (!same || (a->enc == CKPT_DENSE && a->dtype != b->dtype) ||
         (a->enc == CKPT_GGML && a->ggml != b->ggml))
         return false;
+    if (a->enc == CKPT_CT) /* two packed copies of one table: nobody writes that */
+        return false;
     size_t data = a->bytes;
     if (ckpt_weight_packed(a)) {
         if (!qformat_same(a->q, b->q) || ckpt_weight_n_globals(a) != ckpt_weight_n_globals(b))

@@ -5,16 +5,6 @@
  */
 #include "kernels/kernels_private.h"
 
-/* The format of a packed part, or false when it is dense. */
-static bool part_packed(const struct ckpt_weight *w, struct qformat *q)
-{
-    if (ckpt_weight_packed(w)) {
-        *q = w->q;
-        return true;
-    }
-    return w->enc == CKPT_GGML && ggml_affine_format(w, q);
-}
-
 static enum dtype part_dtype(const struct ckpt_weight *w)
 {
     return w->enc == CKPT_DENSE ? w->dtype : DT_F32;
@@ -59,7 +49,7 @@ enum err_code kern_source_init(struct kern_source *s, const struct ckpt_weight *
     if (n < 1)
         return err_set(e, ERR_INTERNAL, "a weight of %d parts", n);
     s->k = ckpt_weight_k(parts[0]);
-    s->packed = part_packed(parts[0], &s->q);
+    s->packed = ckpt_weight_packed_format(parts[0], &s->q);
     s->dtype = part_dtype(parts[0]);
     for (int i = 0; i < n; i++) {
         const struct ckpt_weight *w = parts[i];
@@ -67,7 +57,7 @@ enum err_code kern_source_init(struct kern_source *s, const struct ckpt_weight *
         enum err_code rc = check_part(s, w, e);
         if (rc != ERR_OK)
             return rc;
-        bool packed = part_packed(w, &q);
+        bool packed = ckpt_weight_packed_format(w, &q);
         if (packed != s->packed || (!packed && part_dtype(w) != s->dtype))
             return err_set(e, ERR_INPUT, "%s and %s are stored differently", parts[0]->name,
                            w->name);
@@ -143,8 +133,8 @@ enum err_code kern_source_packed_row(const struct kern_source *s, int64_t r, uin
                                      uint8_t *scales, uint8_t *biases, struct err *e)
 {
     const struct ckpt_weight *w = find_row(s, &r);
-    if (w->enc == CKPT_GGML)
-        ggml_affine_rows(w, s->q, r, 1, codes, scales, biases);
+    if (!ckpt_weight_packed(w))
+        ckpt_weight_repack(w, s->q, r, 1, codes, scales, biases);
     else
         stored_row(s, w, r, codes, scales, biases);
     return qformat_is_block(s->q) ? refuse_nan(s, w, r, codes, scales, e) : ERR_OK;
@@ -154,7 +144,7 @@ enum err_code kern_source_dense_row(const struct kern_source *s, int64_t r, void
                                     struct err *e)
 {
     const struct ckpt_weight *w = find_row(s, &r);
-    if (w->enc == CKPT_GGML)
+    if (w->enc != CKPT_DENSE)
         return ckpt_weight_decode(w, r, 1, out, e);
     ckpt_weight_stored_row(w, r, out);
     return ERR_OK;

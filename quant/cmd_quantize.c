@@ -86,6 +86,41 @@ static enum err_code report(const struct args *a, const struct plan *p,
                           e);
 }
 
+/* What the source's manifest says was recovered from a grid, or came packed by compressed-tensors,
+ * and the recipe would fit anew: its values change, and training fitted them to that grid. */
+static void warn_of_grids(const struct plan *p)
+{
+    const json_t *list = json_object_get(p->ckpt->manifest, "tensors");
+    const char *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < p->n_items; i++) {
+        char module[CKPT_NAME_MAX];
+        const struct plan_item *it = &p->items[i];
+        bool refit = it->action == PLAN_ENCODE && it->w->enc == CKPT_CT;
+        size_t j;
+        json_t *t;
+        if (it->action != PLAN_ENCODE || pack_name(p, it, module, NULL) != ERR_OK)
+            continue;
+        json_array_foreach(list, j, t)
+        {
+            const char *name = json_string_value(json_object_get(t, "name"));
+            const char *action = json_string_value(json_object_get(t, "action"));
+            const char *from = json_string_value(json_object_get(t, "from"));
+            bool kept =
+                action && (strcmp(action, "grid") == 0 ||
+                           (strcmp(action, "repack") == 0 && from && str_starts(from, "ct ")));
+            refit |= kept && name && strcmp(name, module) == 0;
+        }
+        n += refit;
+        first = refit && !first ? it->w->name : first;
+    }
+    if (n)
+        log_warn(
+            "%zu matrices lie on the grid that they were trained on (first: %s), and the recipe "
+            "fits them to another one: their values change; 'keep: true' keeps them",
+            n, first);
+}
+
 static enum err_code make(const struct args *a, const struct plan *p, const struct cmd_env *env,
                           struct err *e)
 {
@@ -137,6 +172,8 @@ enum err_code cmd_quantize(int argc, char **argv, const struct cmd_env *env, str
         rc = checkpoint_open(&c, pos.items[0], e);
     if (rc == ERR_OK)
         rc = plan_from_recipe(&p, c, r, e);
+    if (rc == ERR_OK)
+        warn_of_grids(p);
     if (rc == ERR_OK)
         rc = a.dry_run ? print_plan(p, a.json, e) : make(&a, p, env, e);
 out:

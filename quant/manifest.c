@@ -102,6 +102,8 @@ static json_t *tensor_entry(const struct manifest_facts *f, size_t i, const char
         json_object_set_new(o, "rule_line", json_integer(f->plan->recipe->rules[it->rule].line));
     if (it->note[0])
         json_object_set_new(o, "note", json_string(it->note));
+    if (it->grid.units)
+        json_object_set_new(o, "grid", grid_report_json(&it->grid));
     json_object_set_new(o, "action", json_string(plan_action_name(it->action)));
     json_object_set_new(o, "bytes", json_integer((json_int_t)plan_item_bytes(it)));
     json_object_set_new(o, "sha256", json_string(t->sha256));

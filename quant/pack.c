@@ -260,7 +260,7 @@ static void drop_source(const struct pack *p, const struct plan_item *it, int64_
 {
     const struct ckpt_weight *w = it->w;
     const size_t row = ckpt_weight_row_bytes(w);
-    if (w->rope_heads || w->row_step || w->strides || ckpt_weight_packed(w))
+    if (w->rope_heads || w->row_step || w->strides || ckpt_weight_packed(w) || w->enc == CKPT_CT)
         return;
     for (int64_t some; n > 0; row0 += some, n -= some) {
         struct ckpt_block at;

@@ -152,14 +152,29 @@ static void round_values(const float *v, int64_t n, enum dtype t, uint8_t *out)
     }
 }
 
+void pack_run_round(const struct pack_rows *r, enum dtype to, float *out)
+{
+    int64_t elems = r->n * r->k;
+    if (to == DT_BF16) {
+        uint8_t *half = (uint8_t *)out + 2 * elems; /* widened upwards, without overtaking */
+        round_packed_bf16(r, half);
+        for (int64_t i = 0; i < elems; i++)
+            out[i] = qformat_scale(half, DT_BF16, i);
+        return;
+    }
+    pack_run_decode(r, out);
+    for (int64_t i = 0; to == DT_F16 && i < elems; i++)
+        out[i] = f16_to_f32(f16_from_f32(out[i]));
+}
+
 /* The packed form of a weight's rows, when it has one: its own bytes, or those brought into order
- * or repacked from GGML blocks in *owned. */
+ * or repacked from GGML blocks or compressed-tensors in *owned. */
 static enum err_code find_packed(const struct ckpt_weight *w, int64_t k, int64_t row0, int64_t n,
                                  struct pack_rows *a, uint8_t **owned, bool *found, struct err *e)
 {
     *owned = NULL;
     *a = (struct pack_rows){.k = k, .n = n, .q = w->q};
-    *found = ckpt_weight_packed(w) || (w->enc == CKPT_GGML && ggml_affine_format(w, &a->q));
+    *found = ckpt_weight_packed_format(w, &a->q);
     if (!*found)
         return ERR_OK;
     size_t code_row = qformat_row_bytes(a->q, k), scale_row = scale_row_bytes(a->q, k);
@@ -181,12 +196,13 @@ static enum err_code find_packed(const struct ckpt_weight *w, int64_t k, int64_t
     a->scales = p + globals + codes;
     a->biases = p + globals + codes + scales;
     a->globals = global;
-    if (w->enc == CKPT_GGML)
-        ggml_affine_rows(w, a->q, row0, n, p + globals, p + globals + codes,
-                         p + globals + codes + scales);
+    bool repacked = !ckpt_weight_packed(w);
+    if (repacked)
+        ckpt_weight_repack(w, a->q, row0, n, p + globals, p + globals + codes,
+                           p + globals + codes + scales);
     for (int64_t r = 0; r < n; r++) {
         global[r] = ckpt_weight_global(w, row0 + r);
-        if (w->enc == CKPT_GGML)
+        if (repacked)
             continue;
         struct ckpt_block at;
         ckpt_weight_at(w, ckpt_weight_row(w, row0 + r), &at);
@@ -240,12 +256,59 @@ static enum err_code repack_rows(const struct plan_item *it, int64_t row0, int64
     uint8_t *codes = to->codes + at * qformat_row_bytes(it->q, it->k);
     uint8_t *scales = to->scales + at * row_scales;
     uint8_t *biases = qformat_is_block(it->q) ? NULL : to->biases + at * row_scales;
-    ggml_affine_rows(it->w, it->q, row0, n, codes, scales, biases);
+    ckpt_weight_repack(it->w, it->q, row0, n, codes, scales, biases);
     enum err_code rc = ckpt_weight_decode(it->w, row0, n, s->source, e);
     if (rc == ERR_OK)
         rc = finite_or_refuse(s->source, n * it->k, row0 * it->k, e);
     if (rc != ERR_OK)
         return rc;
+    struct pack_rows rows = {it->q, it->k, n, codes, scales, biases, NULL};
+    pack_run_decode(&rows, s->decoded);
+    errstat_add(st, s->source, s->decoded, n * it->k, it->q.group);
+    return ERR_OK;
+}
+
+/* The codes of the grid that the source was expanded from; errors are those after rounding back to
+ * its type, and there are none. */
+static enum err_code grid_rows(const struct plan_item *it, int64_t row0, int64_t n,
+                               const struct pack_dest *to, struct pack_scratch *s,
+                               struct errstat *st, struct err *e)
+{
+    size_t row_scales = scale_row_bytes(it->q, it->k), at = (size_t)(row0 - to->first);
+    uint8_t *codes = to->codes + at * qformat_row_bytes(it->q, it->k);
+    uint8_t *scales = to->scales + at * row_scales, *biases = to->biases + at * row_scales;
+    enum err_code rc = grid_encode(it->w, &it->grid.form, row0, n, codes, scales, biases, e);
+    if (rc == ERR_OK)
+        rc = ckpt_weight_decode(it->w, row0, n, s->source, e);
+    if (rc != ERR_OK)
+        return rc;
+    struct pack_rows rows = {it->q, it->k, n, codes, scales, biases, NULL};
+    pack_run_round(&rows, it->w->dtype, s->decoded);
+    errstat_add(st, s->source, s->decoded, n * it->k, it->q.group);
+    for (int64_t i = 0; i < n * it->k; i++)
+        if (s->source[i] != s->decoded[i])
+            return err_set(e, ERR_INTERNAL, "element %lld: %g came back from its grid as %g",
+                           (long long)(row0 * it->k + i), (double)s->source[i],
+                           (double)s->decoded[i]);
+    return ERR_OK;
+}
+
+static enum err_code formula_rows(const struct plan_item *it, int64_t row0, int64_t n,
+                                  const struct pack_dest *to, struct pack_scratch *s,
+                                  struct errstat *st, struct err *e)
+{
+    size_t row_scales = scale_row_bytes(it->q, it->k), at = (size_t)(row0 - to->first);
+    uint8_t *codes = to->codes + at * qformat_row_bytes(it->q, it->k);
+    uint8_t *scales = to->scales + at * row_scales, *biases = to->biases + at * row_scales;
+    enum err_code rc = ckpt_weight_decode(it->w, row0, n, s->source, e);
+    if (rc == ERR_OK)
+        rc = finite_or_refuse(s->source, n * it->k, row0 * it->k, e);
+    if (rc != ERR_OK)
+        return rc;
+    if (!qat_formula_encode(&it->formula, it->w->dtype, s->source, n * (it->k / it->q.group), codes,
+                            scales, biases))
+        return err_set(e, ERR_INPUT, "rows from %lld: a scale does not fit %s", (long long)row0,
+                       dtype_name(it->q.scale));
     struct pack_rows rows = {it->q, it->k, n, codes, scales, biases, NULL};
     pack_run_decode(&rows, s->decoded);
     errstat_add(st, s->source, s->decoded, n * it->k, it->q.group);
@@ -286,8 +349,8 @@ static enum err_code encode_blocks(const struct plan_item *it, int64_t row0, int
 static bool reads_directly(const struct plan_item *it)
 {
     const struct ckpt_weight *w = it->w;
-    return it->action == PLAN_ENCODE && !qformat_is_block(it->q) && w->enc == CKPT_DENSE &&
-           !w->rope_heads && !w->row_step && !w->strides && !w->minus_one;
+    return it->action == PLAN_ENCODE && it->formula.kind == QAT_NONE && !qformat_is_block(it->q) &&
+           w->enc == CKPT_DENSE && !w->rope_heads && !w->row_step && !w->strides && !w->minus_one;
 }
 
 static enum err_code encode_rows(const struct plan_item *it, enum affine_isa isa, int64_t row0,
@@ -334,9 +397,13 @@ static enum err_code run_together(const struct plan_item *it, enum affine_isa is
     switch (it->action) {
     case PLAN_REPACK:
         return repack_rows(it, row0, n, to, s, st, e);
+    case PLAN_GRID:
+        return grid_rows(it, row0, n, to, s, st, e);
     case PLAN_DENSE:
         return expand_rows(it, row0, n, to, s, st, e);
     default:
+        if (it->formula.kind != QAT_NONE)
+            return formula_rows(it, row0, n, to, s, st, e);
         if (qformat_is_block(it->q))
             return encode_blocks(it, row0, n, to, s, st, e);
         return encode_rows(it, isa, row0, n, to, s, st, e);

@@ -35,5 +35,7 @@ struct pack_rows {
 };
 /* Their f32 values: fmaf(q, s, b), or element * s. */
 void pack_run_decode(const struct pack_rows *r, float *out);
+/* Their values by rule 1 of docs/numerics.md, rounded once to a float type. */
+void pack_run_round(const struct pack_rows *r, enum dtype to, float *out);
 
 #endif

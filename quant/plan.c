@@ -1,11 +1,13 @@
 /* plan.c: actions and sizes of a plan, and plans that keep everything. */
 #include "quant/plan.h"
 
+#include "ckpt/ct_layout.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char *const action_names[] = {"copy", "repack", "dense", "encode"};
+static const char *const action_names[] = {"copy", "repack", "dense", "encode", "grid"};
 
 const char *plan_action_name(enum plan_action a)
 {
@@ -48,6 +50,30 @@ void plan_set_packed(struct plan_item *it, enum plan_action action, struct qform
     it->global_bytes = action == PLAN_COPY ? 4 * (uint64_t)ckpt_weight_n_globals(it->w) : 0;
 }
 
+void plan_set_grid(struct plan_item *it)
+{
+    char form[80];
+    plan_set_packed(it, PLAN_GRID, grid_format(&it->grid.form, it->k));
+    snprintf(it->note, sizeof it->note, "on a grid: %s; equal after rounding to %s",
+             grid_form_text(&it->grid.form, form), dtype_name(it->w->dtype));
+}
+
+void plan_set_formula(struct plan_item *it, const struct qat_formula *f)
+{
+    char text[48];
+    it->formula = *f;
+    plan_set_packed(it, PLAN_ENCODE, qat_formula_format(f, it->w->dtype));
+    snprintf(it->note, sizeof it->note, "latent weights, quantized by the trainer's formula %s",
+             qat_formula_text(f, text));
+}
+
+void plan_note_no_packed(struct plan_item *it)
+{
+    char from[64];
+    snprintf(it->note, sizeof it->note, "%s has no packed form: rounded to %s",
+             plan_weight_format(it->w, from), dtype_name(it->dtype));
+}
+
 /* What the container has, as exactly as the packed checkpoint can hold it. */
 static void keep(struct plan_item *it)
 {
@@ -57,12 +83,11 @@ static void keep(struct plan_item *it)
         plan_set_packed(it, PLAN_COPY, w->q);
     } else if (w->enc == CKPT_DENSE) {
         plan_set_dense(it, w->dtype);
-    } else if (plan_can_pack(w) && ggml_affine_format(w, &q)) {
+    } else if (plan_can_pack(w) && ckpt_weight_packed_format(w, &q)) {
         plan_set_packed(it, PLAN_REPACK, q);
     } else {
         plan_set_dense(it, DT_BF16);
-        snprintf(it->note, sizeof it->note, "%s has no packed form: rounded to BF16",
-                 ggml_type_name(w->ggml));
+        plan_note_no_packed(it);
     }
 }
 
@@ -134,6 +159,15 @@ const char *plan_weight_format(const struct ckpt_weight *w, char buf[64])
 {
     if (ckpt_weight_packed(w))
         return plan_qformat_text(w->q, buf);
+    if (w->enc == CKPT_CT) {
+        const struct ct_packed *p = w->ct;
+        char group[32] = "channels";
+        if (p->groups != 1)
+            snprintf(group, sizeof group, p->groups ? "group %lld" : "tensor", (long long)p->group);
+        snprintf(buf, 64, "ct %s %d bits, %s, %s", p->symmetric ? "sym" : "asym", p->bits, group,
+                 dtype_name(p->scale));
+        return buf;
+    }
     const char *ggml = w->enc == CKPT_GGML ? ggml_type_name(w->ggml) : NULL;
     const char *dense = w->dtype < DT_COUNT ? dtype_name(w->dtype) : "unknown";
     snprintf(buf, 64, "%s", w->enc == CKPT_GGML ? ggml ? ggml : "unknown" : dense);

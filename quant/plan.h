@@ -1,8 +1,8 @@
 /* plan.h: what becomes of every weight of a checkpoint, before a byte is written.
  *
  * A plan lists the weights by name with an action each. quantize makes it from a recipe, convert
- * from its options; pack.h writes it. Pure: reads no weight data but what ggml_affine_format looks
- * at. A plan borrows from its checkpoint and recipe.
+ * from its options; pack.h writes it. Pure: reads no weight data but what ckpt_weight_packed_format
+ * looks at. A plan borrows from its checkpoint and recipe.
  *
  * Decisions by a recipe:
  *   - the last rule that matches decides; a weight without a rule is kept;
@@ -16,15 +16,19 @@
 #ifndef ASSAY_QUANT_PLAN_H
 #define ASSAY_QUANT_PLAN_H
 
+#include "quant/qat_grid.h"
+#include "quant/qat_formula.h"
 #include "quant/recipe.h"
 
 enum plan_action {
     PLAN_COPY,   /* the stored bytes, dense or packed; a GGUF's rope rows in canonical order */
-    PLAN_REPACK, /* GGML blocks to the affine form that holds them exactly */
+    PLAN_REPACK, /* GGML blocks, or compressed-tensors, to the affine form that holds them exactly
+                  */
     PLAN_DENSE,  /* decoded, then rounded once to `dtype` */
-    PLAN_ENCODE  /* encoded to `q` */
+    PLAN_ENCODE, /* encoded to `q` */
+    PLAN_GRID    /* dense, and every value lies on `grid`: its codes, scales and biases */
 };
-const char *plan_action_name(enum plan_action a); /* "copy", "repack", "dense", "encode" */
+const char *plan_action_name(enum plan_action a); /* "copy", "repack", "dense", "encode", "grid" */
 
 struct plan_item {
     const struct ckpt_weight *w;
@@ -32,8 +36,10 @@ struct plan_item {
     bool packed; /* written as codes, scales and (affine) biases in q; else dense in dtype */
     struct qformat q;
     enum dtype dtype;
-    int rule;       /* of the recipe; -1: none */
-    char note[160]; /* why it is otherwise than its rule says, or "" */
+    int rule;                   /* of the recipe; -1: none */
+    struct qat_formula formula; /* PLAN_ENCODE by a trainer's formula; else QAT_NONE */
+    struct grid_report grid;    /* units 0: was not looked at */
+    char note[160];             /* why it is otherwise than its rule says, or "" */
     int64_t rows, k;
     /* Dense: code_bytes is all. scale_bytes of scales alone; block floats have no biases, and
      * global_bytes where the source has global scales and is copied. */
@@ -55,6 +61,12 @@ void plan_free(struct plan *p);
 
 void plan_set_dense(struct plan_item *it, enum dtype dtype);
 void plan_set_packed(struct plan_item *it, enum plan_action action, struct qformat q);
+/* Notes that a dense item's source is packed in a way that no packed format holds. */
+void plan_note_no_packed(struct plan_item *it);
+/* PLAN_GRID, on the form that it->grid has. */
+void plan_set_grid(struct plan_item *it);
+/* PLAN_ENCODE by a trainer's formula, whose group divides k. */
+void plan_set_formula(struct plan_item *it, const struct qat_formula *f);
 /* A matrix that can be packed at all. */
 bool plan_can_pack(const struct ckpt_weight *w);
 

@@ -78,7 +78,7 @@ static void set_format(struct plan_item *it, struct qformat q)
     const struct ckpt_weight *w = it->w;
     struct qformat has;
     bool same = ckpt_weight_packed(w) && qformat_same(w->q, q);
-    bool exact = w->enc == CKPT_GGML && ggml_affine_format(w, &has) && qformat_same(has, q);
+    bool exact = !same && ckpt_weight_packed_format(w, &has) && qformat_same(has, q);
     plan_set_packed(it, same ? PLAN_COPY : exact ? PLAN_REPACK : PLAN_ENCODE, q);
     if (same)
         snprintf(it->note, sizeof it->note, "is in this format already: copied");

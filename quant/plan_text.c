@@ -61,6 +61,8 @@ static json_t *item_json(const struct plan *p, const struct plan_item *it)
                   plan_item_format(it, to), "action", plan_action_name(it->action), "rule_line",
                   it->rule >= 0 ? json_integer(p->recipe->rules[it->rule].line) : json_null(),
                   "bytes", (json_int_t)plan_item_bytes(it), "bits_per_weight", item_bits(it));
+    if (o && it->grid.units)
+        json_object_set_new(o, "grid", grid_report_json(&it->grid));
     if (o && it->note[0])
         json_object_set_new(o, "note", json_string(it->note));
     return o;

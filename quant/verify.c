@@ -63,8 +63,21 @@ static enum err_code measure(const struct verifying *v, int64_t row0, int64_t n,
         rc = err_set(e, ERR_NOMEM, "out of memory: %lld values", (long long)elems);
     if (rc == ERR_OK)
         rc = ckpt_weight_decode(v->it->w, row0, n, w, e);
-    if (rc == ERR_OK)
-        rc = ckpt_weight_decode(v->got, row0, n, d, e);
+    const struct ckpt_weight *got = v->got;
+    int64_t k = v->it->k;
+    if (rc == ERR_OK && v->it->action == PLAN_GRID) {
+        size_t scale = (size_t)(k / got->q.group * row0) * (size_t)dtype_bits(got->q.scale) / 8;
+        struct pack_rows rows = {got->q,
+                                 k,
+                                 n,
+                                 got->data + (size_t)row0 * qformat_row_bytes(got->q, k),
+                                 got->scales + scale,
+                                 got->biases + scale,
+                                 NULL};
+        pack_run_round(&rows, v->it->w->dtype, d);
+    } else if (rc == ERR_OK) {
+        rc = ckpt_weight_decode(got, row0, n, d, e);
+    }
     if (rc == ERR_OK)
         errstat_add(st, w, d, elems, v->it->packed ? v->it->q.group : 64);
     free(w);

@@ -95,7 +95,8 @@ static enum err_code convert(const char *from, const char *to, struct convert_op
     return rc;
 }
 
-static const struct convert_options as_is = {DT_UNKNOWN, DT_UNKNOWN, DT_BF16};
+static const struct convert_options as_is = {
+    .expand = DT_UNKNOWN, .dtype = DT_UNKNOWN, .rest = DT_BF16};
 
 static float *values(const struct ckpt_weight *w, int64_t *n)
 {
@@ -143,7 +144,7 @@ START_TEST(expansion_is_one_rounding_of_the_packed_value)
     static const char *const names[] = {"bf16", "f16", "f32"};
     ck_assert_int_eq(convert("tiny.gguf", "packed", as_is, &s, &e), ERR_OK);
     for (size_t t = 0; t < ARRAY_LEN(types); t++) {
-        struct convert_options o = {types[t], DT_UNKNOWN, DT_BF16};
+        struct convert_options o = {.expand = types[t], .dtype = DT_UNKNOWN, .rest = DT_BF16};
         ck_assert_msg(convert("packed", names[t], o, &s, &e) == ERR_OK, "%s", e.text);
         struct checkpoint *a = opened("packed"), *b = opened(names[t]);
         for (size_t i = 0; i < a->n_weights; i++) {
@@ -180,7 +181,7 @@ START_TEST(packed_and_blocks_expand_to_the_same_bytes)
 {
     struct quantize_summary s;
     struct err e = {.text = ""};
-    struct convert_options o = {DT_BF16, DT_UNKNOWN, DT_BF16};
+    struct convert_options o = {.expand = DT_BF16, .dtype = DT_UNKNOWN, .rest = DT_BF16};
     ck_assert_int_eq(convert("tiny.gguf", "packed", as_is, &s, &e), ERR_OK);
     ck_assert_int_eq(convert("tiny.gguf", "direct", o, &s, &e), ERR_OK);
     ck_assert_int_eq(convert("packed", "twostep", o, &s, &e), ERR_OK);
@@ -199,7 +200,7 @@ START_TEST(dense_tensors_keep_their_type_unless_told)
 {
     struct quantize_summary s;
     struct err e = {.text = ""};
-    struct convert_options o = {DT_UNKNOWN, DT_BF16, DT_F32};
+    struct convert_options o = {.expand = DT_UNKNOWN, .dtype = DT_BF16, .rest = DT_F32};
     ck_assert_int_eq(convert("tiny.gguf", "typed", o, &s, &e), ERR_OK);
     ck_assert_uint_lt(s.n_exact, s.n_tensors);
     struct checkpoint *a = opened("tiny.gguf"), *b = opened("typed");

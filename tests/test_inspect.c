@@ -31,7 +31,9 @@ static json_t *facts_of(const char *path, bool hash)
     json_t *facts = NULL;
     struct err e = {.text = ""};
     ck_assert_msg(checkpoint_open(&c, path, &e) == ERR_OK, "%s", e.text);
-    ck_assert_msg(inspect_checkpoint(c, hash, &facts, &e) == ERR_OK, "%s", e.text);
+    ck_assert_msg(inspect_checkpoint(c, &(struct inspect_options){.hashes = hash}, &facts, &e) ==
+                      ERR_OK,
+                  "%s", e.text);
     checkpoint_close(c);
     return facts;
 }

@@ -46,7 +46,15 @@ static void open_input(const char *path)
             (ckpt_weight_decode(w, ckpt_weight_rows(w) - 1, 1, row, &e) != ERR_OK && !e.text[0]))
             abort();
         free(row);
-        ggml_affine_format(w, &q);
+        if (ckpt_weight_packed_format(w, &q) && w->enc == CKPT_CT) {
+            size_t codes = qformat_row_bytes(q, k), scales = 4 * (size_t)(k / q.group);
+            uint8_t *mem = malloc(codes + 2 * scales);
+            if (!mem)
+                abort();
+            ckpt_weight_repack(w, q, ckpt_weight_rows(w) - 1, 1, mem, mem + codes,
+                               mem + codes + scales);
+            free(mem);
+        }
     }
     checkpoint_close(c);
 }
