@@ -6,17 +6,18 @@
 #include "common/io.h"
 #include "common/log.h"
 #include "evals/report.h"
+#include "evals/self.h"
 #include "infer/model_opts.h"
 
 struct args {
-    const char *prompts, *out;
-    bool exact, json, force, no_forced;
-    int64_t forced_max;
+    const char *prompts, *out, *cells;
+    bool exact, json, force, no_forced, self;
+    int64_t forced_max, repeats;
     struct model_opts how;
     struct request_opts ask;
 };
 
-#define ROWS (10 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
+#define ROWS (13 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
 
 static void fill_rows(struct args *a, struct opt *rows)
 {
@@ -33,6 +34,12 @@ static void fill_rows(struct args *a, struct opt *rows)
         {OPT_INT, 0, "forced-max", &a->forced_max, 0, 1 << 24, NULL, "N",
          "force at most N tokens of an answer (default: all)"},
         {OPT_FLAG, 0, "force", &a->force, 0, 0, NULL, NULL, "replace a report that assay made"},
+        {OPT_FLAG, 0, "self", &a->self, 0, 0, NULL, NULL,
+         "one model against itself, switch by switch: batch, chunk, threads, ..."},
+        {OPT_STRING, 0, "cells", &a->cells, 0, 0, NULL, "LIST",
+         "of --self: these alone, with commas (default: all)"},
+        {OPT_INT, 0, "repeats", &a->repeats, 1, 1000, NULL, "N",
+         "runs of --self's cell repeat (default 3)"},
         {OPT_FLAG, 0, "json", &a->json, 0, 0, NULL, NULL, "the JSON report on standard output"},
     };
     size_t n = ARRAY_LEN(own);
@@ -175,6 +182,55 @@ static enum err_code run(const struct args *a, const struct opt_list *paths,
     return rc;
 }
 
+/* ---- --self ------------------------------------------------------------------------------------
+ */
+
+static void on_cell(void *ctx, const char *cell, const char *way)
+{
+    (void)ctx;
+    log_info("%s%s%s", cell, way[0] ? ": " : "", way);
+}
+
+static enum err_code run_self(const struct args *a, const struct opt_list *paths,
+                              const struct prompt_defaults *d, const struct cmd_env *env,
+                              struct err *e)
+{
+    struct self_options o = {.path = paths->items[0],
+                             .prompts = a->prompts,
+                             .defaults = *d,
+                             .special = a->ask.special,
+                             .repeats = (int)a->repeats,
+                             .cells = a->cells,
+                             .interrupted = env->interrupted,
+                             .on_plan = on_plan,
+                             .on_cell = on_cell};
+    struct self_report *r = NULL;
+    struct strbuf text = {0};
+    if (paths->n != 1)
+        return err_set(e, ERR_USAGE, "--self takes one model, %zu are given", paths->n);
+    if (!a->prompts || a->out || a->exact)
+        return err_set(e, ERR_USAGE,
+                       "--self needs --prompts FILE, and neither -o nor --exact: it demands the "
+                       "bits, and its table goes to standard output");
+    enum err_code rc = model_opts_engine(&a->how, &o.engine, e);
+    if (rc != ERR_OK)
+        return rc;
+    r = calloc(1, sizeof *r);
+    rc = r ? self_run(r, &o, e) : err_set(e, ERR_NOMEM, "out of memory");
+    if (rc == ERR_OK) {
+        if (a->json)
+            self_json(r, &text);
+        else
+            self_table(r, &text);
+        rc = cmd_print(&text, e);
+    }
+    if (rc == ERR_OK && r->n_differ)
+        rc = err_set(e, ERR_DETERMINISM, "%s: %d of %d cells differ from the base run", r->model,
+                     r->n_differ, r->n_cells);
+    free(r);
+    return rc;
+}
+
 enum err_code cmd_compare(int argc, char **argv, const struct cmd_env *env, struct err *e)
 {
     struct args a = {.prompts = NULL};
@@ -187,25 +243,30 @@ enum err_code cmd_compare(int argc, char **argv, const struct cmd_env *env, stru
     fill_rows(&a, rows);
     const struct opt_cmd cmd = {
         "compare",
-        "REF VARIANT... --prompts FILE -o DIR",
+        "(REF VARIANT... -o DIR | MODEL --self) --prompts FILE",
         "Holds variants against a reference, token by token: where the answers part and at what "
         "margin, then KL, agreement and perplexity along the reference's own answers. A variant "
         "is a checkpoint or a trace of 'infer --trace'. Exit code 0: the same tokens; 1: they "
-        "differ; 3: NOT COMPARABLE.",
+        "differ; 3: NOT COMPARABLE. --self runs one model in every way that must give the same "
+        "bits; "
+        "exit code 6: one did not.",
         "  assay compare model q8 q4 --prompts prompts.jsonl -o report\n"
-        "  assay compare model model-bf16 --arith mma90 --exact --prompts prompts.jsonl -o same\n",
+        "  assay compare model model-bf16 --arith mma90 --exact --prompts prompts.jsonl -o same\n"
+        "  assay compare q4 --self --prompts prompts.jsonl\n",
         rows,
-        2,
+        1,
         -1};
     enum err_code rc = cmd_options(&cmd, argc, argv, &paths, &help, e);
     if (rc != ERR_OK || help)
         goto out;
-    if (!a.out)
+    if (!a.self && paths.n < 2)
+        rc = err_set(e, ERR_USAGE, "a variant is missing: compare takes REF and VARIANT");
+    else if (!a.self && !a.out)
         rc = err_set(e, ERR_USAGE, "-o DIR is missing");
     if (rc == ERR_OK)
         rc = request_opts_defaults(&a.ask, &d, e);
     if (rc == ERR_OK)
-        rc = run(&a, &paths, &d, env, e);
+        rc = a.self ? run_self(&a, &paths, &d, env, e) : run(&a, &paths, &d, env, e);
 out:
     opt_list_free(&paths);
     request_opts_free(&a.ask, &d);

@@ -425,8 +425,10 @@ static enum err_code open_all(struct batch *b, const struct prompt_census *censu
         memcpy(h.chat_template, b->m->template_sha, sizeof h.chat_template);
         memcpy(h.prompts, census->sha256, sizeof h.prompts);
         rc = trace_writer_open(&b->trace, o->trace, &h, o->force, e);
-        if (o->trace_level == TRACE_LAYERS)
+        if (o->trace_level == TRACE_LAYERS) {
             ro.events.on_layer = on_layer;
+            ro.no_prefix = true; /* shared pages are not computed: their layers would be missing */
+        }
     }
     if (rc == ERR_OK)
         rc = runner_new(&b->runner, b->m->engine, b->m->tok, &ro, e);

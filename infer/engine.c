@@ -25,7 +25,7 @@ struct engine {
     int32_t *in_dev;
     float *cos_sin, *logits_dev;
     uint64_t *hash_dev;
-    size_t page_bytes, kv_layer_bytes;
+    size_t page_bytes, kv_layer_bytes, scratch_bytes, logits_bytes, hash_bytes;
     int rot_dim, pages_max;
     struct engine_inputs in;   /* offsets in words */
     struct engine_outputs out; /* offsets in bytes */
@@ -112,6 +112,9 @@ enum err_code engine_new(struct engine **out, const struct checkpoint *c,
         rc = alloc_host(en, &z, e);
     if (rc != ERR_OK)
         goto out;
+    en->scratch_bytes = z.model_scratch;
+    en->logits_bytes = z.logits;
+    en->hash_bytes = z.hashes;
     en->page_bytes = z.page_bytes;
     en->kv_layer_bytes = z.page_bytes * (size_t)en->plan.pages;
     en->rot_dim = rope_dims(model_hparams(en->m));
@@ -207,12 +210,39 @@ size_t engine_page_bytes(const struct engine *en)
     return en->page_bytes;
 }
 
-enum err_code engine_zero_page(struct engine *en, int32_t page, struct err *e)
+static enum err_code fill_page(struct engine *en, int32_t page, uint8_t byte, struct err *e)
 {
     enum err_code rc = check_page(en, 0, page, e);
     for (int i = 0; rc == ERR_OK && i < model_hparams(en->m)->n_layer; i++)
-        rc = kern_zero(en->k, page_at(en, i, page), en->page_bytes, e);
+        rc = kern_fill(en->k, page_at(en, i, page), byte, en->page_bytes, e);
     return rc;
+}
+
+enum err_code engine_zero_page(struct engine *en, int32_t page, struct err *e)
+{
+    return fill_page(en, page, 0, e);
+}
+
+enum err_code engine_poison_page(struct engine *en, int32_t page, struct err *e)
+{
+    return fill_page(en, page, 0xff, e);
+}
+
+enum err_code engine_poison(struct engine *en, struct err *e)
+{
+    const struct {
+        void *p;
+        size_t bytes;
+    } blocks[] = {{en->scratch, en->scratch_bytes},
+                  {en->out_dev, en->out.bytes},
+                  {en->logits_dev, en->logits_bytes},
+                  {en->hash_dev, en->hash_bytes}};
+    for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
+        enum err_code rc = kern_fill(en->k, blocks[i].p, 0xff, blocks[i].bytes, e);
+        if (rc != ERR_OK)
+            return rc;
+    }
+    return kern_poison(en->k, e);
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */

@@ -5,6 +5,9 @@
  */
 #include "kernels/kernels_private.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 /* The affine format of a part, or false when it is dense. */
 static bool part_affine(const struct ckpt_weight *w, struct qformat *q)
 {
@@ -82,6 +85,77 @@ enum err_code kern_source_init(struct kern_source *s, const struct ckpt_weight *
         return err_set(e, ERR_INPUT, "%s: %lld rows of %lld", parts[0]->name, (long long)s->rows,
                        (long long)s->k);
     return ERR_OK;
+}
+
+/* ---- expansion --------------------------------------------------------------------------------
+ */
+
+/* One row of codes to bf16 by rule 1: from code, scale and bias at once, never through f32. */
+static void expand_bf16(struct qformat q, int64_t k, const uint8_t *codes, const uint8_t *scales,
+                        const uint8_t *biases, uint16_t *out)
+{
+    bool planted = kern_planted() == KERN_FAULT_EXPAND;
+    for (int64_t g = 0; g < k / q.group; g++) {
+        float s = qformat_scale(scales, q.scale, g), b = qformat_scale(biases, q.scale, g);
+        for (int64_t i = g * q.group; i < (g + 1) * q.group; i++) {
+            uint32_t code = qformat_code(codes, q.bits, i);
+            out[i] = planted ? (uint16_t)(f32_bits(fmaf((float)code, s, b)) >> 16)
+                             : qformat_bf16(code, s, b, q.scale);
+        }
+    }
+}
+
+static enum err_code expand_rows(const struct ckpt_weight *w, struct qformat q, enum dtype type,
+                                 uint8_t *out, struct err *e)
+{
+    const struct ckpt_weight *parts[] = {w};
+    struct kern_source s = {.parts = parts, .n = 1, .k = ckpt_weight_k(w), .affine = true, .q = q};
+    const int64_t rows = ckpt_weight_rows(w);
+    s.rows = rows;
+    if (type == DT_F32) {
+        enum err_code rc = ckpt_weight_decode(w, 0, rows, (float *)(void *)out, e);
+        for (int64_t i = 0; kern_planted() == KERN_FAULT_EXPAND && i < rows * s.k; i++)
+            ((float *)(void *)out)[i] =
+                f32_from_bits(f32_bits(((float *)(void *)out)[i]) & ~0xffffu);
+        return rc;
+    }
+    size_t scale_bytes = (size_t)(s.k / q.group) * (size_t)dtype_bits(q.scale) / 8;
+    uint8_t *row = malloc(qformat_row_bytes(q, s.k) + 2 * scale_bytes);
+    if (!row)
+        return err_set(e, ERR_NOMEM, "out of memory for a row of %lld", (long long)s.k);
+    uint8_t *scales = row + qformat_row_bytes(q, s.k), *biases = scales + scale_bytes;
+    for (int64_t r = 0; r < rows; r++) {
+        kern_source_affine_row(&s, r, row, scales, biases);
+        expand_bf16(q, s.k, row, scales, biases, (uint16_t *)(void *)out + r * s.k);
+    }
+    free(row);
+    return ERR_OK;
+}
+
+enum err_code kern_source_expand(const struct ckpt_weight *w, enum dtype type, bool shell,
+                                 struct ckpt_weight *out, void **owned, struct err *e)
+{
+    struct qformat q;
+    *out = *w;
+    *owned = NULL;
+    if (!part_affine(w, &q))
+        return ERR_OK;
+    size_t bytes = (size_t)ckpt_weight_rows(w) * (size_t)ckpt_weight_k(w) *
+                   (type == DT_F32 ? sizeof(float) : sizeof(uint16_t));
+    out->enc = CKPT_DENSE;
+    out->dtype = type;
+    out->scales = out->biases = NULL;
+    out->data = NULL;
+    out->bytes = bytes;
+    out->rope_heads = 0; /* rows are in canonical order now */
+    out->minus_one = false;
+    if (shell)
+        return ERR_OK;
+    *owned = malloc(bytes);
+    if (!*owned)
+        return err_set(e, ERR_NOMEM, "%s: out of memory for %zu bytes", w->name, bytes);
+    out->data = *owned;
+    return expand_rows(w, q, type, *owned, e);
 }
 
 static const struct ckpt_weight *find_row(const struct kern_source *s, int64_t *r)
