@@ -11,13 +11,13 @@
 
 struct args {
     const char *prompts, *out, *cells;
-    bool exact, json, force, no_forced, self;
+    bool exact, json, force, no_forced, no_floor, self;
     int64_t forced_max, repeats;
     struct model_opts how;
     struct request_opts ask;
 };
 
-#define ROWS (13 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
+#define ROWS (14 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
 
 static void fill_rows(struct args *a, struct opt *rows)
 {
@@ -31,6 +31,8 @@ static void fill_rows(struct args *a, struct opt *rows)
          "demand the same bits of every logit, not the same tokens only"},
         {OPT_FLAG, 0, "no-forced", &a->no_forced, 0, 0, NULL, NULL,
          "answers only: no KL, no perplexity"},
+        {OPT_FLAG, 0, "no-floor", &a->no_floor, 0, 0, NULL, NULL,
+         "do not measure the reference's own noise in the other arithmetic"},
         {OPT_INT, 0, "forced-max", &a->forced_max, 0, 1 << 24, NULL, "N",
          "force at most N tokens of an answer (default: all)"},
         {OPT_FLAG, 0, "force", &a->force, 0, 0, NULL, NULL, "replace a report that assay made"},
@@ -152,6 +154,7 @@ static enum err_code run(const struct args *a, const struct opt_list *paths,
                                 .special = a->ask.special,
                                 .exact = a->exact,
                                 .no_forced = a->no_forced,
+                                .no_floor = a->no_floor,
                                 .forced_max = a->forced_max,
                                 .interrupted = env->interrupted,
                                 .on_plan = on_plan,

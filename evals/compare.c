@@ -9,8 +9,7 @@
 #include "common/log.h"
 #include "evals/forced.h"
 
-#define ROUNDS 1000
-#define SEED   20240229u
+#define FLOOR_RECORDS 20 /* answers on which the noise floor is measured */
 
 /* The comparison with what its users do not see. */
 struct whole {
@@ -166,91 +165,96 @@ static enum err_code part(struct pair *p, struct err *e)
     return ERR_OK;
 }
 
-/* What a position adds to a ratio of sums: its value and its weight (0: it does not count). */
-typedef void (*position_value)(const struct position *p, double *value, double *weight);
+/* One figure of each answer, as a ratio of sums by cluster. */
+enum answer_figure { ANSWER_EXACT, ANSWER_COMMON, ANSWER_EDITS, ANSWER_LENGTH, ANSWER_COHERENT };
 
-static void value_kl(const struct position *p, double *value, double *weight)
+static enum err_code sum_answer(const struct whole *w, const struct pair *p, enum answer_figure f,
+                                struct stats_interval *out, struct err *e)
 {
-    *value = p->kl;
-    *weight = p->finite;
-}
-
-static void value_kl_rev(const struct position *p, double *value, double *weight)
-{
-    *value = p->kl_rev;
-    *weight = p->finite;
-}
-
-static void value_agree(const struct position *p, double *value, double *weight)
-{
-    *value = p->ref_best == p->var_best;
-    *weight = 1;
-}
-
-static void value_agree_decided(const struct position *p, double *value, double *weight)
-{
-    *weight = p->ref_margin >= COMPARE_DECIDED;
-    *value = *weight > 0 && p->ref_best == p->var_best;
-}
-
-static void value_nll_diff(const struct position *p, double *value, double *weight)
-{
-    *value = p->finite ? p->var_nll - p->ref_nll : 0;
-    *weight = p->finite;
-}
-
-/* Ratio over all positions with an interval clustered by record. */
-static enum err_code interval(const struct pair *p, position_value f, struct stats_interval *out,
-                              struct err *e)
-{
-    struct stats_cluster *c = calloc(p->n_records + 1, sizeof *c);
-    if (!c)
+    struct stats_cluster *sums = calloc(w->c.n_clusters + 1, sizeof *sums);
+    if (!sums)
         return err_set(e, ERR_NOMEM, "out of memory");
-    for (size_t i = 0; i < p->n_positions; i++) {
-        double value, weight;
-        f(&p->positions[i], &value, &weight);
-        c[p->positions[i].record].sum += value;
-        c[p->positions[i].record].weight += weight;
+    for (size_t i = 0; i < p->n_records; i++) {
+        const struct pair_answer *a = &p->answers[i];
+        const double ref = (double)p->ref->trace->records[i].n;
+        const double var = (double)p->var->trace->records[i].n;
+        const struct {
+            double value, weight;
+        } by[] = {[ANSWER_EXACT] = {p->partings[i].same_ids, 1},
+                  [ANSWER_COMMON] = {(double)p->partings[i].common, ref},
+                  [ANSWER_EDITS] = {a->edits < 0 ? 0 : (double)a->edits, a->edits < 0 ? 0 : ref},
+                  [ANSWER_LENGTH] = {var, ref},
+                  [ANSWER_COHERENT] = {(double)a->var.coherent, var}};
+        sums[w->c.cluster[i]].sum += by[f].value;
+        sums[w->c.cluster[i]].weight += by[f].weight;
     }
-    enum err_code rc = stats_bootstrap(c, p->n_records, 0.95, ROUNDS, SEED, out, e);
-    free(c);
+    enum err_code rc = stats_bootstrap(sums, w->c.n_clusters, 0.95, 1000, 20240229u, out, e);
+    free(sums);
     return rc;
 }
 
-static enum err_code sum_up(struct pair *p, struct err *e)
+static enum err_code sum_answers(const struct whole *w, struct pair *p, struct err *e)
 {
-    double *kl = calloc(p->n_positions + 1, sizeof *kl);
-    if (!kl)
-        return err_set(e, ERR_NOMEM, "out of memory");
-    size_t n = 0;
-    double ref = 0, var = 0;
-    for (size_t i = 0; i < p->n_positions; i++) {
-        const struct position *q = &p->positions[i];
-        p->n_decided += q->ref_margin >= COMPARE_DECIDED;
-        p->n_not_finite += !q->finite;
-        if (!q->finite)
+    struct stats_interval *const out[] = {[ANSWER_EXACT] = &p->exact,
+                                          [ANSWER_COMMON] = &p->common,
+                                          [ANSWER_EDITS] = &p->edits,
+                                          [ANSWER_LENGTH] = &p->length,
+                                          [ANSWER_COHERENT] = &p->coherent};
+    for (size_t i = 0; i < ARRAY_LEN(out); i++) {
+        if (i == ANSWER_COHERENT && !p->has_census) {
+            *out[i] = (struct stats_interval){NAN, NAN, NAN};
             continue;
-        kl[n++] = q->kl;
-        ref += q->ref_nll;
-        var += q->var_nll;
+        }
+        enum err_code rc = sum_answer(w, p, (enum answer_figure)i, out[i], e);
+        if (rc != ERR_OK)
+            return rc;
     }
-    stats_sort(kl, n);
-    p->kl_median = stats_quantile(kl, n, 0.5);
-    p->kl_p99 = stats_quantile(kl, n, 0.99);
-    p->kl_max = n ? kl[n - 1] : NAN;
-    p->ref_ppl = n ? exp(ref / (double)n) : NAN;
-    p->var_ppl = n ? exp(var / (double)n) : NAN;
-    free(kl);
-    enum err_code rc = interval(p, value_kl, &p->kl, e);
+    return ERR_OK;
+}
+
+/* The scripts of a record's prompt and answer. */
+static enum err_code scripts_of(const struct census *s, const struct tokenizer *t,
+                                const struct trace_record *r, census_scripts *out, struct err *e)
+{
+    struct strbuf b = {0};
+    size_t garbled;
+    enum err_code rc = tokenizer_decode(t, r->prompt_ids, (size_t)r->n_prompt, true, &b, e);
     if (rc == ERR_OK)
-        rc = interval(p, value_kl_rev, &p->kl_rev, e);
-    if (rc == ERR_OK)
-        rc = interval(p, value_agree, &p->agreement, e);
-    if (rc == ERR_OK)
-        rc = interval(p, value_agree_decided, &p->agreement_decided, e);
-    if (rc == ERR_OK)
-        rc = interval(p, value_nll_diff, &p->ppl_log_ratio, e);
+        rc = strbuf_ok(&b, e);
+    if (rc == ERR_OK) {
+        *out = b.len ? census_text(s, b.data, b.len, &garbled) : 0;
+        *out |= census_text(s, r->text, r->text_len, &garbled);
+    }
+    strbuf_free(&b);
     return rc;
+}
+
+/* Length, edits, scripts and loops of every answer. Both sides are held to the prompt's and the
+ * reference's scripts. Without a model at hand there is no text of tokens: lengths and edits only.
+ */
+static enum err_code describe_answers(struct whole *w, struct pair *p, struct err *e)
+{
+    const struct tokenizer *t = compare_tokenizer(&w->c);
+    struct census *s = NULL;
+    p->answers = calloc(p->n_records + 1, sizeof *p->answers);
+    enum err_code rc = p->answers ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory");
+    if (rc == ERR_OK && t)
+        rc = census_new(&s, e);
+    p->has_census = t != NULL;
+    for (size_t i = 0; i < p->n_records && rc == ERR_OK; i++) {
+        const struct trace_record *x = &p->ref->trace->records[i], *y = &p->var->trace->records[i];
+        struct pair_answer *a = &p->answers[i];
+        census_scripts allowed = 0;
+        rc = measure_edits(x, y, &a->edits, e);
+        if (rc == ERR_OK && t)
+            rc = scripts_of(s, t, x, &allowed, e);
+        if (rc == ERR_OK && t)
+            rc = census_answer(s, t, x, allowed, &a->ref, e);
+        if (rc == ERR_OK && t)
+            rc = census_answer(s, t, y, allowed, &a->var, e);
+    }
+    census_free(s);
+    return rc == ERR_OK ? sum_answers(w, p, e) : rc;
 }
 
 static enum err_code force(struct whole *w, struct pair *p, struct lm *var,
@@ -267,7 +271,60 @@ static enum err_code force(struct whole *w, struct pair *p, struct lm *var,
     if (rc != ERR_OK)
         return rc;
     p->forced = true;
-    return sum_up(p, e);
+    return figures_sum(p->positions, p->n_positions, w->c.cluster, w->c.n_clusters, w->c.decided,
+                       &p->f, e);
+}
+
+/* ---- the reference itself -----------------------------------------------------------------------
+ */
+
+/* Records of one line of the prompt file, all its turns, are one cluster. */
+static enum err_code cluster_records(struct comparison *c, struct err *e)
+{
+    const struct trace *t = c->variants[0].trace;
+    c->cluster = calloc(t->n + 1, sizeof *c->cluster);
+    if (!c->cluster)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    for (size_t i = 0; i < t->n; i++) {
+        bool first = t->records[i].turn == 0 || i == 0 ||
+                     strcmp(t->records[i].custom_id, t->records[i - 1].custom_id) != 0;
+        c->n_clusters += first;
+        c->cluster[i] = (int32_t)c->n_clusters - 1;
+    }
+    return ERR_OK;
+}
+
+/* The noise floor: the reference against itself in the other arithmetic, along its own answers.
+ * Repeats, batches and chunks have the same bits (compare --self shows it), and add nothing. */
+static enum err_code measure_floor(struct whole *w, const struct compare_options *o, struct err *e)
+{
+    struct comparison *c = &w->c;
+    struct engine_options other = o->engine;
+    struct trace few = *c->variants[0].trace;
+    struct forced_options f = {.max_per_record = o->forced_max, .interrupted = o->interrupted};
+    struct position *positions = NULL;
+    struct lm *m;
+    size_t n = 0;
+    bool was_f32 = kern_arith(engine_kern(w->ref->engine)) == KERN_F32;
+    few.n = MIN2(few.n, (size_t)FLOOR_RECORDS);
+    other.kern.device = "cpu"; /* both arithmetics run there */
+    other.kern.arith = was_f32 ? KERN_MMA90 : KERN_F32;
+    if (o->on_phase)
+        o->on_phase(o->ctx, "noise floor", c->variants[0].name, few.n);
+    enum err_code rc = lm_open(&m, c->variants[0].path, &other, NULL, NULL, e);
+    if (rc != ERR_OK)
+        return rc;
+    rc = forced_run(w->ref, m, &few, &f, &positions, &n, e);
+    if (rc == ERR_OK)
+        rc = figures_margin_floor(positions, n, &c->decided, e);
+    if (rc == ERR_OK)
+        rc = figures_sum(positions, n, c->cluster, (size_t)c->cluster[few.n ? few.n - 1 : 0] + 1,
+                         c->decided, &c->floor, e);
+    c->has_floor = rc == ERR_OK;
+    snprintf(c->floor_path, sizeof c->floor_path, "%s", kern_arith_name(other.kern.arith));
+    free(positions);
+    lm_close(m);
+    return rc;
 }
 
 /* One variant after the reference: run or read it, then compare. */
@@ -291,6 +348,11 @@ static enum err_code take_variant(struct whole *w, size_t at, const struct compa
     p->var = v;
     if (rc == ERR_OK && comparable(p)) {
         rc = part(p, e);
+        if (rc == ERR_OK)
+            rc = describe_answers(w, p, e);
+        if (rc == ERR_OK && m && w->ref)
+            rc = weights_compare(w->ref->ckpt, m->ckpt, kern_threads(engine_kern(m->engine)),
+                                 &p->weights, &p->n_weights, e);
         if (rc == ERR_OK && m && w->ref && !o->no_forced)
             rc = force(w, p, m, o, e);
     }
@@ -303,7 +365,8 @@ static enum err_code take_reference(struct whole *w, const struct compare_option
     struct variant *v = &w->c.variants[0];
     if (v->is_trace) {
         v->bits_per_weight = NAN;
-        return trace_read(&v->trace, v->path, e);
+        enum err_code rc = trace_read(&v->trace, v->path, e);
+        return rc == ERR_OK ? cluster_records(&w->c, e) : rc;
     }
     enum err_code rc = lm_open(&w->ref, v->path, &o->engine, o->on_plan, o->ctx, e);
     if (rc != ERR_OK)
@@ -311,7 +374,12 @@ static enum err_code take_reference(struct whole *w, const struct compare_option
     snprintf(w->c.arith, sizeof w->c.arith, "%s",
              kern_arith_name(kern_arith(engine_kern(w->ref->engine))));
     snprintf(w->c.device, sizeof w->c.device, "%s", kern_device(engine_kern(w->ref->engine)));
-    return run_variant(&w->c, v, w->ref, o, e);
+    rc = run_variant(&w->c, v, w->ref, o, e);
+    if (rc == ERR_OK)
+        rc = cluster_records(&w->c, e);
+    if (rc == ERR_OK && !o->no_forced && !o->no_floor && w->c.variants[0].trace->n)
+        rc = measure_floor(w, o, e);
+    return rc;
 }
 
 static void conclude(struct comparison *c)
@@ -337,6 +405,7 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
         return err_set(e, ERR_NOMEM, "out of memory");
     c->n_variants = o->n_paths;
     c->exact = o->exact;
+    c->decided = COMPARE_DECIDED;
     c->variants = calloc(o->n_paths, sizeof *c->variants);
     c->pairs = calloc(o->n_paths, sizeof *c->pairs);
     enum err_code rc = ERR_OK;
@@ -379,9 +448,12 @@ void compare_free(struct comparison *c)
     for (size_t i = 0; c->pairs && i + 1 < c->n_variants; i++) {
         free(c->pairs[i].partings);
         free(c->pairs[i].positions);
+        free(c->pairs[i].answers);
+        free(c->pairs[i].weights);
     }
     free(c->variants);
     free(c->pairs);
+    free(c->cluster);
     lm_close(w->ref);
     free(w);
 }

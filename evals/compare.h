@@ -8,12 +8,20 @@
 #ifndef ASSAY_EVALS_COMPARE_H
 #define ASSAY_EVALS_COMPARE_H
 
-#include "common/stats.h"
-#include "evals/measure.h"
+#include "evals/census.h"
+#include "evals/figures.h"
+#include "evals/weights.h"
 #include "infer/batch.h"
 
-/* A position is decided when the reference's margin is at least this many logits. */
+/* A position is decided when the reference's margin is above the noise floor; above so many logits
+ * where the floor was not measured. */
 #define COMPARE_DECIDED 1.0f
+
+/* One answer of both sides, free-running. */
+struct pair_answer {
+    int64_t edits; /* -1: not counted (measure.h) */
+    struct census_answer ref, var;
+};
 
 struct variant {
     const char *path;
@@ -35,11 +43,16 @@ struct pair {
     size_t n_same;              /* records with the same ids */
     bool forced;                /* positions are filled */
     struct position *positions; /* by record, then index */
-    size_t n_positions, n_not_finite, n_decided;
-    struct stats_interval kl, kl_rev, agreement, agreement_decided;
-    double kl_median, kl_p99, kl_max;
-    double ref_ppl, var_ppl;
-    struct stats_interval ppl_log_ratio; /* ln(var_ppl / ref_ppl) */
+    size_t n_positions;
+    struct figures f;            /* of the positions */
+    struct pair_answer *answers; /* one per record */
+    bool has_census;             /* scripts and coherence are known */
+    /* Over answers, by prompt: share with the same tokens; of the reference's tokens, the share at
+     * the start that is common and the edits; tokens of the variant for each of the reference;
+     * share of the variant's tokens before its first fault. */
+    struct stats_interval exact, common, edits, length, coherent;
+    struct weight_error *weights; /* two models only */
+    size_t n_weights;
 };
 
 enum compare_verdict { COMPARE_SAME, COMPARE_DIFFER, COMPARE_NOT_COMPARABLE };
@@ -50,7 +63,14 @@ struct comparison {
     struct pair *pairs; /* n_variants - 1 */
     struct prompt_census census;
     char arith[16], device[32];
-    bool exact; /* bits were demanded */
+    int32_t *cluster; /* of each record of the reference: its line */
+    size_t n_clusters;
+    /* The reference against itself on another path: what a figure may be without any loss. */
+    bool has_floor;
+    struct figures floor;
+    char floor_path[32]; /* "mma90" */
+    float decided;       /* margin above which a position is decided */
+    bool exact;          /* bits were demanded */
     enum compare_verdict verdict;
 };
 
@@ -61,6 +81,7 @@ struct compare_options {
     struct engine_options engine;
     struct prompt_defaults defaults;
     bool special, exact, no_forced;
+    bool no_floor;         /* the noise floor is not measured */
     int64_t forced_max;    /* positions of a record that are forced at most; 0: all */
     const char *trace_dir; /* traces of runs made here are written there */
     const volatile int *interrupted;

@@ -61,8 +61,10 @@ START_TEST(packed_and_expanded_are_the_same_bits)
     struct comparison *c = compare(paths, 2, f32 ? KERN_F32 : KERN_MMA90, 2, true);
     ck_assert_int_eq(c->verdict, COMPARE_SAME);
     ck_assert(c->pairs[0].same_bits && c->pairs[0].n_records == 4);
-    ck_assert(c->pairs[0].kl.value == 0 && c->pairs[0].agreement.value == 1);
+    ck_assert(c->pairs[0].f.kl.value == 0 && c->pairs[0].f.agreement.value == 1);
     ck_assert_uint_eq(c->pairs[0].n_positions, 9 + 7 + 4 + 4);
+    for (size_t i = 0; f32 && i < c->pairs[0].n_weights; i++)
+        ck_assert(c->pairs[0].weights[i].relative_rms == 0);
     for (size_t i = 0; i < c->pairs[0].n_positions; i++)
         ck_assert(c->pairs[0].positions[i].same_bits);
     compare_free(c);
@@ -78,10 +80,21 @@ START_TEST(other_weights_differ_and_have_figures)
     struct comparison *c = compare(paths, 2, KERN_F32, 4, false);
     const struct pair *p = &c->pairs[0];
     ck_assert_int_eq(c->verdict, COMPARE_DIFFER);
-    ck_assert(p->forced && p->kl.value > 0 && p->kl_rev.value > 0);
-    ck_assert(p->kl.lo <= p->kl.value && p->kl.value <= p->kl.hi);
-    ck_assert(p->ref_ppl >= 1 && p->var_ppl >= 1);
-    ck_assert_double_eq_tol(p->ppl_log_ratio.value, log(p->var_ppl / p->ref_ppl), 1e-9);
+    ck_assert(p->forced && p->f.kl.value > 0 && p->f.kl_rev.value > 0);
+    ck_assert(p->f.kl.lo <= p->f.kl.value && p->f.kl.value <= p->f.kl.hi);
+    ck_assert(p->f.ref_ppl >= 1 && p->f.var_ppl >= 1);
+    /* The floor is the reference's own bf16 path, and far below what the packed weights do. */
+    ck_assert(c->has_floor && c->floor.kl.value > 0 && c->floor.kl.value < p->f.kl.value);
+    ck_assert(c->decided > 0 && c->decided < COMPARE_DECIDED);
+    ck_assert_str_eq(c->floor_path, "mma90");
+    ck_assert(p->f.js.value > 0 && p->f.js.value < log(2) && p->f.top_shared.value < 1);
+    ck_assert(p->f.kl_quantile[0].value <= p->f.kl_quantile[3].value);
+    ck_assert_uint_eq(c->n_clusters, 3); /* the conversation's turns are one */
+    ck_assert(p->n_weights > 10 && p->has_census);
+    for (size_t i = 0; i < p->n_weights; i++)
+        if (p->weights[i].role == ROLE_MLP)
+            ck_assert(p->weights[i].relative_rms > 0 && isfinite(p->weights[i].sqnr));
+    ck_assert_double_eq_tol(p->f.ppl_log_ratio.value, log(p->f.var_ppl / p->f.ref_ppl), 1e-9);
     compare_free(c);
     free(a);
     free(b);
