@@ -8,8 +8,11 @@
 #include "common/io.h"
 #include "common/log.h"
 #include "evals/forced.h"
+#include "evals/judge.h"
 
 #define FLOOR_RECORDS 20 /* answers on which the noise floor is measured */
+#define JUDGED_LINES  20 /* lines on which a side is held against itself */
+#define JUDGED_BATCH  8  /* least requests of its steps then */
 
 /* The comparison with what its users do not see. */
 struct whole {
@@ -19,7 +22,15 @@ struct whole {
 
 const char *compare_verdict_name(enum compare_verdict v)
 {
-    static const char *const names[] = {"same", "differ", "not comparable"};
+    static const char *const names[] = {"same", "differ", "not comparable", "nondeterministic"};
+    return names[v];
+}
+
+const char *pair_verdict_name(enum pair_verdict v)
+{
+    static const char *const names[] = {
+        "same",           "quantization",    "path", "unknown", "other model",
+        "not comparable", "nondeterministic"};
     return names[v];
 }
 
@@ -108,45 +119,6 @@ static enum err_code run_variant(struct comparison *c, struct variant *v, struct
 
 /* ---- pairs ------------------------------------------------------------------------------------
  */
-
-static bool differ(struct pair *p, const char *what, const char *a, const char *b)
-{
-    if (strcmp(a, b) == 0)
-        return false;
-    snprintf(p->not_comparable, sizeof p->not_comparable, "%s differs: %.16s... and %.16s...", what,
-             a, b);
-    return true;
-}
-
-/* Same questions? Prompts, tokenizer, template, and each record's own tokens. */
-static bool comparable(struct pair *p)
-{
-    const struct trace *a = p->ref->trace, *b = p->var->trace;
-    if (differ(p, "the tokenizer", a->head.tokenizer, b->head.tokenizer) ||
-        differ(p, "the chat template", a->head.chat_template, b->head.chat_template) ||
-        differ(p, "the prompt file", a->head.prompts, b->head.prompts))
-        return false;
-    if (a->n != b->n) {
-        snprintf(p->not_comparable, sizeof p->not_comparable, "%zu answers and %zu", a->n, b->n);
-        return false;
-    }
-    for (size_t i = 0; i < a->n; i++) {
-        const struct trace_record *x = &a->records[i], *y = &b->records[i];
-        if (strcmp(x->custom_id, y->custom_id) != 0 || x->turn != y->turn) {
-            snprintf(p->not_comparable, sizeof p->not_comparable,
-                     "answer %zu is '%.64s' turn %d and '%.64s' turn %d", i + 1, x->custom_id,
-                     x->turn, y->custom_id, y->turn);
-            return false;
-        }
-        /* Later turns of a conversation hold each side's own answers. */
-        if (x->turn == 0 && strcmp(x->prompt, y->prompt) != 0) {
-            snprintf(p->not_comparable, sizeof p->not_comparable,
-                     "the tokens of prompt '%.64s' differ", x->custom_id);
-            return false;
-        }
-    }
-    return true;
-}
 
 static enum err_code part(struct pair *p, struct err *e)
 {
@@ -327,6 +299,23 @@ static enum err_code measure_floor(struct whole *w, const struct compare_options
     return rc;
 }
 
+/* All figures of a pair. m: the variant's model, NULL for a trace. */
+static enum err_code hold_pair(struct whole *w, struct pair *p, struct lm *m,
+                               const struct compare_options *o, struct err *e)
+{
+    enum err_code rc = part(p, e);
+    if (rc == ERR_OK)
+        rc = describe_answers(w, p, e);
+    if (rc != ERR_OK || !m || !w->ref)
+        return rc;
+    rc = weights_compare(w->ref->ckpt, m->ckpt, kern_threads(engine_kern(m->engine)), &p->weights,
+                         &p->n_weights, e);
+    p->whole_weights =
+        p->n_weights == w->ref->ckpt->n_weights && p->n_weights == m->ckpt->n_weights;
+    bool alike = engine_hparams(m->engine)->n_vocab == engine_hparams(w->ref->engine)->n_vocab;
+    return rc == ERR_OK && alike && !o->no_forced ? force(w, p, m, o, e) : rc;
+}
+
 /* One variant after the reference: run or read it, then compare. */
 static enum err_code take_variant(struct whole *w, size_t at, const struct compare_options *o,
                                   struct err *e)
@@ -336,6 +325,8 @@ static enum err_code take_variant(struct whole *w, size_t at, const struct compa
     struct pair *p = &c->pairs[at - 1];
     struct lm *m = NULL;
     enum err_code rc;
+    if (o->before)
+        o->before(o->ctx, at);
     if (v->is_trace) {
         v->bits_per_weight = NAN;
         rc = trace_read(&v->trace, v->path, e);
@@ -346,16 +337,15 @@ static enum err_code take_variant(struct whole *w, size_t at, const struct compa
     }
     p->ref = &c->variants[0];
     p->var = v;
-    if (rc == ERR_OK && comparable(p)) {
-        rc = part(p, e);
-        if (rc == ERR_OK)
-            rc = describe_answers(w, p, e);
-        if (rc == ERR_OK && m && w->ref)
-            rc = weights_compare(w->ref->ckpt, m->ckpt, kern_threads(engine_kern(m->engine)),
-                                 &p->weights, &p->n_weights, e);
-        if (rc == ERR_OK && m && w->ref && !o->no_forced)
-            rc = force(w, p, m, o, e);
-    }
+    if (o->before)
+        o->before(o->ctx, 0);
+    if (rc == ERR_OK && m && w->ref)
+        judge_fields(w->ref->ckpt, m->ckpt, p->not_comparable, sizeof p->not_comparable);
+    if (rc == ERR_OK && !p->not_comparable[0])
+        judge_traces(p->ref->trace, v->trace, p->not_comparable, sizeof p->not_comparable);
+    p->forced_compare = p->not_comparable[0] && o->force_compare && p->ref->trace->n == v->trace->n;
+    if (rc == ERR_OK && (!p->not_comparable[0] || p->forced_compare))
+        rc = hold_pair(w, p, m, o, e);
     lm_close(m);
     return rc;
 }
@@ -382,17 +372,102 @@ static enum err_code take_reference(struct whole *w, const struct compare_option
     return rc;
 }
 
-static void conclude(struct comparison *c)
+/* ---- the verdict --------------------------------------------------------------------------------
+ */
+
+/* A side against itself: repeats always, its paths where a pair of it differs. */
+static enum err_code check_side(struct comparison *c, size_t at, bool paths,
+                                const struct compare_options *o, struct err *e)
 {
+    struct variant *v = &c->variants[at];
+    struct self_options s = {.path = v->path,
+                             .prompts = o->prompts,
+                             .max_lines = JUDGED_LINES,
+                             .engine = o->engine,
+                             .defaults = o->defaults,
+                             .special = o->special,
+                             .repeats = 2,
+                             .cells = !paths      ? "repeat"
+                                      : o->oracle ? "repeat,batch,chunk,graph,expand,oracle"
+                                                  : "repeat,batch,chunk,graph,expand",
+                             .interrupted = o->interrupted};
+    /* The cells need a batch, whatever the runs had. */
+    s.engine.batch_seqs = MAX2(s.engine.batch_seqs, JUDGED_BATCH);
+    if (o->on_phase)
+        o->on_phase(o->ctx, paths ? "repeats and paths" : "repeats", v->name, 0);
+    if (o->before)
+        o->before(o->ctx, at);
+    enum err_code rc = self_run(&v->checks, &s, e);
+    v->checked = rc == ERR_OK;
+    if (o->before)
+        o->before(o->ctx, 0);
+    return err_wrap(e, rc, "%s against itself", v->name);
+}
+
+static enum err_code check_sides(struct comparison *c, const struct compare_options *o,
+                                 struct err *e)
+{
+    enum err_code rc = ERR_OK;
+    bool any = false;
+    for (size_t i = 0; i + 1 < c->n_variants; i++)
+        any |= !c->pairs[i].same_ids && !c->pairs[i].not_comparable[0];
+    for (size_t i = 0; i < c->n_variants && rc == ERR_OK; i++) {
+        const struct pair *p = i ? &c->pairs[i - 1] : NULL;
+        bool paths = p ? !p->same_ids && !p->not_comparable[0] : any;
+        if (!c->variants[i].is_trace)
+            rc = check_side(c, i, paths, o, e);
+    }
+    return rc;
+}
+
+static bool fails(struct comparison *c, const struct pair *p, const char *what, double value,
+                  double bound, bool at_most)
+{
+    if (isnan(bound))
+        return false;
+    /* A figure that is not there has not passed. */
+    if (at_most ? value <= bound : value >= bound)
+        return false;
+    if (!c->gate[0])
+        snprintf(c->gate, sizeof c->gate, "%s: %s is %.6g, expected at %s %.6g", p->var->name, what,
+                 value, at_most ? "most" : "least", bound);
+    return true;
+}
+
+static bool fails_gates(struct comparison *c, const struct pair *p, const struct compare_gates *g)
+{
+    const struct figures none = {.kl = {NAN, NAN, NAN}}, *f = p->forced ? &p->f : &none;
+    double nothing = p->forced ? 0 : (double)NAN;
+    bool failed = fails(c, p, "KL", f->kl.value + nothing, g->max_kl, true);
+    failed |= fails(c, p, "KL 99 %", f->kl_quantile[2].value + nothing, g->max_kl_p99, true);
+    failed |= fails(c, p, "agreement", f->agreement.value + nothing, g->min_agreement, false);
+    failed |= fails(c, p, "agreement where decided", f->agreement_decided.value + nothing,
+                    g->min_decided, false);
+    failed |=
+        fails(c, p, "perplexity ratio", f->var_ppl / f->ref_ppl + nothing, g->max_ppl_ratio, true);
+    failed |= fails(c, p, "exact match", p->exact.value, g->min_exact, false);
+    return failed;
+}
+
+static void conclude(struct comparison *c, const struct compare_options *o)
+{
+    const struct compare_gates *g = &o->gates;
+    const double bounds[] = {g->max_kl,      g->max_kl_p99,    g->min_agreement,
+                             g->min_decided, g->max_ppl_ratio, g->min_exact};
+    for (size_t i = 0; i < ARRAY_LEN(bounds); i++)
+        c->has_gates |= !isnan(bounds[i]);
     c->verdict = COMPARE_SAME;
     for (size_t i = 0; i + 1 < c->n_variants; i++) {
-        const struct pair *p = &c->pairs[i];
-        if (p->not_comparable[0]) {
-            c->verdict = COMPARE_NOT_COMPARABLE;
-            return;
-        }
-        if (!p->same_ids || (c->exact && !p->same_bits))
-            c->verdict = COMPARE_DIFFER;
+        struct pair *p = &c->pairs[i];
+        enum compare_verdict v = COMPARE_SAME;
+        judge_pair(c, p);
+        if (p->verdict == VERDICT_NONDETERMINISTIC)
+            v = COMPARE_NONDETERMINISTIC;
+        else if (p->verdict == VERDICT_NOT_COMPARABLE)
+            v = COMPARE_NOT_COMPARABLE;
+        else if (c->has_gates ? fails_gates(c, p, g) : !p->same_ids || (c->exact && !p->same_bits))
+            v = COMPARE_DIFFER;
+        c->verdict = MAX2(c->verdict, v);
     }
 }
 
@@ -428,8 +503,10 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
         rc = take_reference(w, o, e);
     for (size_t i = 1; i < o->n_paths && rc == ERR_OK; i++)
         rc = take_variant(w, i, o, e);
+    if (rc == ERR_OK && models && !o->no_judge)
+        rc = check_sides(c, o, e);
     if (rc == ERR_OK)
-        conclude(c);
+        conclude(c, o);
 out:
     if (rc != ERR_OK)
         compare_free(c);

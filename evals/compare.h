@@ -8,8 +8,11 @@
 #ifndef ASSAY_EVALS_COMPARE_H
 #define ASSAY_EVALS_COMPARE_H
 
+#include <math.h>
+
 #include "evals/census.h"
 #include "evals/figures.h"
+#include "evals/self.h"
 #include "evals/weights.h"
 #include "infer/batch.h"
 
@@ -32,12 +35,28 @@ struct variant {
     double bits_per_weight; /* over all weights; NaN: a trace */
     struct batch_result run;
     double run_seconds; /* speed.json only */
+    bool checked;       /* against itself: repeats, and paths where a pair differs */
+    struct self_report checks;
+};
+
+/* Which of the faults that look alike (judge.h); UNKNOWN: other tokens, and nothing can be run. */
+enum pair_verdict {
+    VERDICT_SAME,
+    VERDICT_QUANTIZATION,
+    VERDICT_PATH,
+    VERDICT_UNKNOWN,
+    VERDICT_OTHER_MODEL,
+    VERDICT_NOT_COMPARABLE,
+    VERDICT_NONDETERMINISTIC
 };
 
 struct pair {
     const struct variant *ref, *var;
     char not_comparable[256]; /* why, or empty */
-    struct parting *partings; /* one per record of the reference */
+    bool forced_compare;      /* compared all the same */
+    enum pair_verdict verdict;
+    char evidence[512], unchecked[512]; /* in words */
+    struct parting *partings;           /* one per record of the reference */
     size_t n_records;
     bool same_ids, same_bits;   /* of every record */
     size_t n_same;              /* records with the same ids */
@@ -53,9 +72,21 @@ struct pair {
     struct stats_interval exact, common, edits, length, coherent;
     struct weight_error *weights; /* two models only */
     size_t n_weights;
+    bool whole_weights; /* every tensor of both is among them */
 };
 
-enum compare_verdict { COMPARE_SAME, COMPARE_DIFFER, COMPARE_NOT_COMPARABLE };
+/* The greatest of the pairs'; NONDETERMINISTIC above NOT_COMPARABLE above DIFFER. */
+enum compare_verdict {
+    COMPARE_SAME,
+    COMPARE_DIFFER,
+    COMPARE_NOT_COMPARABLE,
+    COMPARE_NONDETERMINISTIC
+};
+
+/* Bounds on a pair's figures; NaN: none. With any, DIFFER is decided by them and not by tokens. */
+struct compare_gates {
+    double max_kl, max_kl_p99, min_agreement, min_decided, max_ppl_ratio, min_exact;
+};
 
 struct comparison {
     struct variant *variants; /* [0] is the reference */
@@ -72,6 +103,8 @@ struct comparison {
     float decided;       /* margin above which a position is decided */
     bool exact;          /* bits were demanded */
     enum compare_verdict verdict;
+    bool has_gates;
+    char gate[320]; /* the first that failed, in words, or empty */
 };
 
 struct compare_options {
@@ -81,7 +114,11 @@ struct compare_options {
     struct engine_options engine;
     struct prompt_defaults defaults;
     bool special, exact, no_forced;
-    bool no_floor;         /* the noise floor is not measured */
+    bool no_floor; /* the noise floor is not measured */
+    bool no_judge; /* no repeats, no paths: tokens alone */
+    bool force_compare;
+    bool oracle; /* of a device: its arithmetic on the CPU too */
+    struct compare_gates gates;
     int64_t forced_max;    /* positions of a record that are forced at most; 0: all */
     const char *trace_dir; /* traces of runs made here are written there */
     const volatile int *interrupted;
@@ -89,12 +126,19 @@ struct compare_options {
     void (*on_phase)(void *ctx, const char *what, const char *name, uint64_t total);
     void (*on_progress)(void *ctx, uint64_t done);
     void *ctx;
+    /* Tests: before the variant's runs (and before the reference's), to plant a fault. */
+    void (*before)(void *ctx, size_t variant);
 };
+
+#define COMPARE_GATES_NONE                                                                         \
+    ((struct compare_gates){(double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN,       \
+                            (double)NAN})
 
 MUST_USE enum err_code compare_run(struct comparison **c, const struct compare_options *o,
                                    struct err *e);
 void compare_free(struct comparison *c);
-const char *compare_verdict_name(enum compare_verdict v); /* "same", "differ", "not comparable" */
+const char *compare_verdict_name(enum compare_verdict v); /* "same", "differ", ... */
+const char *pair_verdict_name(enum pair_verdict v);       /* "path", "quantization", ... */
 
 /* A reference's tokenizer, for reports that show text: opened from the first model among the
  * paths; NULL when all are traces. Owned by the comparison. */

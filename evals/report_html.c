@@ -18,9 +18,11 @@ static void put_verdict(struct strbuf *b, const struct comparison *c)
     struct strbuf line = {0};
     html_heading(b, 2, "verdict", "Verdict");
     strbuf_printf(&line, "%s, against %s (%s arithmetic, %zu answers).",
-                  c->verdict == COMPARE_SAME     ? "All variants give the same tokens"
-                  : c->verdict == COMPARE_DIFFER ? "Variants differ"
-                                                 : "NOT COMPARABLE",
+                  c->verdict == COMPARE_SAME
+                      ? c->has_gates ? "All gates hold" : "All variants give the same tokens"
+                  : c->verdict == COMPARE_DIFFER         ? "Variants differ"
+                  : c->verdict == COMPARE_NOT_COMPARABLE ? "NOT COMPARABLE"
+                                                         : "A side does not repeat itself",
                   c->variants[0].name, c->variants[0].trace->head.arith, c->variants[0].trace->n);
     html_paragraph(b, line.data ? line.data : "");
     strbuf_puts(b, "<ul>");
@@ -59,7 +61,7 @@ static void put_variant_row(struct strbuf *b, const struct variant *v, const str
     html_cell_number(b, v->bits_per_weight, 4);
     if (!p) {
         html_cell(b, "reference");
-    } else if (p->not_comparable[0]) {
+    } else if (!p->partings) {
         html_cell(b, "NOT COMPARABLE");
     } else {
         strbuf_printf(&line, "%zu of %zu", p->n_same, p->n_records);
@@ -345,7 +347,7 @@ static enum err_code put_pair(struct strbuf *b, const struct comparison *c, cons
                               struct err *e)
 {
     html_heading(b, 2, NULL, p->var->name);
-    if (p->not_comparable[0]) {
+    if (!p->partings) {
         html_paragraph(b, "NOT COMPARABLE: no figures.");
         html_paragraph(b, p->not_comparable);
         return ERR_OK;

@@ -15,10 +15,14 @@ void report_number(struct strbuf *out, double v, int digits)
 void report_sentence(const struct pair *p, struct strbuf *out)
 {
     strbuf_printf(out, "%s: ", p->var->name);
-    if (p->not_comparable[0]) {
+    if (p->verdict == VERDICT_NOT_COMPARABLE) {
         strbuf_printf(out, "NOT COMPARABLE, %s", p->not_comparable);
         return;
     }
+    strbuf_printf(out, "%s (%s)", pair_verdict_name(p->verdict), p->evidence);
+    if (!p->partings)
+        return;
+    strbuf_puts(out, ": ");
     if (p->same_ids)
         strbuf_printf(out, "the same tokens in all %zu answers, %s", p->n_records,
                       p->same_bits ? "the same bits" : "other logits");
@@ -202,8 +206,12 @@ static void put_pair(struct strbuf *out, const struct pair *p)
 {
     strbuf_puts(out, "{\"variant\":");
     json_put_string(out, p->var->name, strlen(p->var->name));
-    if (p->not_comparable[0]) {
+    put_string(out, "verdict", pair_verdict_name(p->verdict));
+    put_string(out, "evidence", p->evidence);
+    put_string(out, "unchecked", p->unchecked);
+    if (p->not_comparable[0])
         put_string(out, "not_comparable", p->not_comparable);
+    if (!p->partings) {
         strbuf_putc(out, '}');
         return;
     }
@@ -244,6 +252,8 @@ void report_json(const struct comparison *c, struct strbuf *out)
     strbuf_printf(out, "{\"assay_report\":%d", REPORT_VERSION);
     put_string(out, "tool", "assay " ASSAY_VERSION);
     put_string(out, "verdict", compare_verdict_name(c->verdict));
+    if (c->has_gates)
+        put_string(out, "failed_gate", c->gate);
     put_string(out, "reference", c->variants[0].name);
     put_string(out, "arith", c->arith);
     put_string(out, "device", c->device);
@@ -345,7 +355,7 @@ void report_markdown(const struct comparison *c, struct strbuf *out)
             strbuf_puts(out, " | (reference) | | | | | |\n");
             continue;
         }
-        if (p->not_comparable[0]) {
+        if (!p->partings) {
             strbuf_puts(out, " | NOT COMPARABLE | | | | | |\n");
             continue;
         }

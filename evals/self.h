@@ -50,8 +50,9 @@ struct self_options {
     struct engine_options engine;
     struct prompt_defaults defaults;
     bool special;
-    int repeats;       /* of the base; 0: 3 */
-    const char *cells; /* "batch,chunk": those alone; NULL: all */
+    int repeats;        /* of the base; 0: 3 */
+    const char *cells;  /* "batch,chunk": those alone; NULL: all */
+    uint64_t max_lines; /* of the prompt file; 0: all */
     const volatile int *interrupted;
     lm_on_plan on_plan;
     void (*on_cell)(void *ctx, const char *cell, const char *way);

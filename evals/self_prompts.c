@@ -113,7 +113,7 @@ enum err_code self_prompts_read(struct self_prompts *p, struct lm *m, const stru
     struct io_lines *lines;
     *p = (struct self_prompts){.n = 0};
     enum err_code rc = io_lines_open(&lines, o->prompts, e);
-    while (rc == ERR_OK) {
+    for (uint64_t taken = 0; rc == ERR_OK && (!o->max_lines || taken < o->max_lines);) {
         const char *line;
         size_t len;
         bool too_long;
@@ -123,6 +123,7 @@ enum err_code self_prompts_read(struct self_prompts *p, struct lm *m, const stru
             break;
         if (!too_long && prompts_blank(line, len))
             continue;
+        taken++;
         rc = prompts_parse(line, len, io_lines_number(lines), too_long, &o->defaults, &req, e);
         if (rc == ERR_OK)
             rc = err_wrap(e, take_line(p, m, req, o->special, e), "%s:%llu", o->prompts,

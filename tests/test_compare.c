@@ -29,6 +29,9 @@ static char *model(const char *name, enum tiny_form form)
     return dir;
 }
 
+static struct compare_gates gates = {(double)NAN, (double)NAN, (double)NAN,
+                                     (double)NAN, (double)NAN, (double)NAN};
+
 static struct comparison *compare(const char *const *paths, size_t n, enum kern_arith arith,
                                   int batch, bool exact)
 {
@@ -41,6 +44,7 @@ static struct comparison *compare(const char *const *paths, size_t n, enum kern_
                    .batch_seqs = batch,
                    .top_k = PROMPT_TOP_MAX},
         .exact = exact,
+        .gates = gates,
         .trace_dir = test_folder()};
     struct comparison *c = NULL;
     struct err e = {.text = ""};
@@ -95,6 +99,37 @@ START_TEST(other_weights_differ_and_have_figures)
         if (p->weights[i].role == ROLE_MLP)
             ck_assert(p->weights[i].relative_rms > 0 && isfinite(p->weights[i].sqnr));
     ck_assert_double_eq_tol(p->f.ppl_log_ratio.value, log(p->f.var_ppl / p->f.ref_ppl), 1e-9);
+    compare_free(c);
+    free(a);
+    free(b);
+}
+END_TEST
+
+START_TEST(gates_decide_whatever_the_tokens)
+{
+    static const struct {
+        struct compare_gates gates;
+        enum compare_verdict verdict;
+        const char *said;
+    } gate[] = {
+        {{100, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN}, COMPARE_SAME, ""},
+        {{1e-9, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN},
+         COMPARE_DIFFER,
+         "KL is "},
+        {{100, 100, 0, 0, 1e6, 0}, COMPARE_SAME, ""},
+        {{100, 100, 0, 0, 1e6, 1}, COMPARE_DIFFER, "exact match is "},
+        {{(double)NAN, (double)NAN, 1, (double)NAN, (double)NAN, (double)NAN},
+         COMPARE_DIFFER,
+         "expected at least 1"},
+    };
+    char *a = model("a", TINY_F32), *b = model("b", TINY_PACKED);
+    const char *paths[] = {a, b};
+    gates = gate[_i].gates;
+    struct comparison *c = compare(paths, 2, KERN_F32, 4, false);
+    ck_assert_int_eq(c->verdict, gate[_i].verdict);
+    ck_assert_int_eq(c->pairs[0].verdict, VERDICT_QUANTIZATION);
+    ck_assert_msg(strstr(c->gate, gate[_i].said) != NULL, "%s", c->gate);
+    gates = COMPARE_GATES_NONE;
     compare_free(c);
     free(a);
     free(b);
@@ -207,6 +242,7 @@ Suite *test_suite(void)
     tcase_add_test(t, other_weights_differ_and_have_figures);
     tcase_add_test(t, equal_inputs_give_equal_reports_whatever_the_batch);
     tcase_add_loop_test(t, traces_are_judged_and_other_questions_are_not, 0, ARRAY_LEN(cases));
+    tcase_add_loop_test(t, gates_decide_whatever_the_tokens, 0, 5);
     suite_add_tcase(s, t);
     return s;
 }

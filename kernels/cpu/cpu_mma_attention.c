@@ -351,6 +351,7 @@ enum err_code cpu_mma_rope_kv(struct kern *k, const struct rope_kv_args *a, stru
 {
     struct rope_kv_args copy = *a;
     (void)e;
+    cpu_plant_kv8(a);
     int64_t work = (int64_t)a->rows->n_tok * (a->n_head + 2 * a->n_kv) * a->head_dim;
     par_for(cpu_threads_for(k, work), a->rows->n_tok, rope_row, &copy);
     return ERR_OK;

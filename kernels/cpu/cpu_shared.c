@@ -36,6 +36,23 @@ enum err_code cpu_rms_norm(struct kern *k, const struct rms_norm_args *a, struct
     return ERR_OK;
 }
 
+/* ---- a planted fault of rope --------------------------------------------------------------------
+ */
+static void round_row(const float *x, int64_t n)
+{
+    float *own = (float *)(uintptr_t)x; /* scratch of the step, const to operations only */
+    for (int64_t i = 0; i < n; i++)
+        own[i] = f32_from_bits(f32_bits(own[i]) & 0xfff00000u); /* 3 bits of significand */
+}
+
+void cpu_plant_kv8(const struct rope_kv_args *a)
+{
+    for (int t = 0; kern_planted() == KERN_FAULT_KV8 && t < a->rows->n_tok; t++) {
+        round_row(a->k + t * a->stride, (int64_t)a->n_kv * a->head_dim);
+        round_row(a->v + t * a->stride, (int64_t)a->n_kv * a->head_dim);
+    }
+}
+
 /* ---- activation, add, combine, gather
  * --------------------------------------------------------------- */
 #define SPAN 512 /* elements of an item of an elementwise operation */

@@ -176,6 +176,7 @@ static void rope_row(void *ctx, int64_t t, int thread)
 enum err_code cpu_rope_kv(struct kern *k, const struct rope_kv_args *a, struct err *e)
 {
     (void)e;
+    cpu_plant_kv8(a);
     struct rope_ctx c = {cpu_of(k)->ops, a};
     int64_t work = (int64_t)a->rows->n_tok * (a->n_head + 2 * a->n_kv) * a->head_dim;
     par_for(cpu_threads_for(k, work), a->rows->n_tok, rope_row, &c);
