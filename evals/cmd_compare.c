@@ -11,14 +11,15 @@
 
 struct args {
     const char *prompts, *out, *cells;
-    bool exact, json, force, no_forced, no_floor, no_judge, force_compare, oracle, self;
+    bool exact, json, force, no_forced, forced_prompts, no_floor, no_judge, force_compare, oracle,
+        self;
     struct compare_gates gates;
     int64_t forced_max, repeats;
     struct model_opts how;
     struct request_opts ask;
 };
 
-#define ROWS (24 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
+#define ROWS (25 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
 
 static void fill_rows(struct args *a, struct opt *rows)
 {
@@ -32,6 +33,8 @@ static void fill_rows(struct args *a, struct opt *rows)
          "demand the same bits of every logit, not the same tokens only"},
         {OPT_FLAG, 0, "no-forced", &a->no_forced, 0, 0, NULL, NULL,
          "answers only: no KL, no perplexity"},
+        {OPT_FLAG, 0, "forced-prompts", &a->forced_prompts, 0, 0, NULL, NULL,
+         "force the tokens of the prompts too: KL and agreement by role of token"},
         {OPT_FLAG, 0, "no-floor", &a->no_floor, 0, 0, NULL, NULL,
          "do not measure the reference's own noise in the other arithmetic"},
         {OPT_FLAG, 0, "no-judge", &a->no_judge, 0, 0, NULL, NULL,
@@ -187,6 +190,7 @@ static enum err_code run(const struct args *a, const struct opt_list *paths,
                                 .special = a->ask.special,
                                 .exact = a->exact,
                                 .no_forced = a->no_forced,
+                                .forced_prompts = a->forced_prompts,
                                 .no_floor = a->no_floor,
                                 .no_judge = a->no_judge,
                                 .force_compare = a->force_compare,

@@ -243,6 +243,18 @@ static enum err_code force(struct whole *w, struct pair *p, struct lm *var,
     if (rc != ERR_OK)
         return rc;
     p->forced = true;
+    if (o->forced_prompts) {
+        struct position *of_prompts = NULL;
+        size_t n = 0;
+        f.prompts = true;
+        rc = forced_run(w->ref, var, p->ref->trace, &f, &of_prompts, &n, e);
+        if (rc == ERR_OK)
+            rc = figures_by_role(of_prompts, n, w->c.cluster, w->c.n_clusters, p->by_role, e);
+        free(of_prompts);
+        if (rc != ERR_OK)
+            return rc;
+        p->has_roles = true;
+    }
     return figures_sum(p->positions, p->n_positions, w->c.cluster, w->c.n_clusters, w->c.decided,
                        &p->f, e);
 }

@@ -63,9 +63,11 @@ struct pair {
     bool forced;                /* positions are filled */
     struct position *positions; /* by record, then index */
     size_t n_positions;
-    struct figures f;            /* of the positions */
-    struct pair_answer *answers; /* one per record */
-    bool has_census;             /* scripts and coherence are known */
+    struct figures f; /* of the positions */
+    bool has_roles;
+    struct figures_role by_role[ROLE_OF_KINDS]; /* of the prompts; answers are in f */
+    struct pair_answer *answers;                /* one per record */
+    bool has_census;                            /* scripts and coherence are known */
     /* Over answers, by prompt: share with the same tokens; of the reference's tokens, the share at
      * the start that is common and the edits; tokens of the variant for each of the reference;
      * share of the variant's tokens before its first fault. */
@@ -114,8 +116,9 @@ struct compare_options {
     struct engine_options engine;
     struct prompt_defaults defaults;
     bool special, exact, no_forced;
-    bool no_floor; /* the noise floor is not measured */
-    bool no_judge; /* no repeats, no paths: tokens alone */
+    bool no_floor;       /* the noise floor is not measured */
+    bool forced_prompts; /* the prompts too, by role of token */
+    bool no_judge;       /* no repeats, no paths: tokens alone */
     bool force_compare;
     bool oracle; /* of a device: its arithmetic on the CPU too */
     struct compare_gates gates;

@@ -17,6 +17,7 @@ const int figures_bin[FIGURES_BINS + 1] = {0, 8, 32, 128, 512, INT32_MAX};
 struct ratio_of {
     float decided;
     int bin; /* of figures_bin */
+    enum position_role role;
 };
 
 /* What a position adds: its value and its weight (0: it does not count). */
@@ -91,6 +92,20 @@ static void value_kl_bin(const struct ratio_of *r, const struct position *p, dou
 {
     *weight = p->finite && p->index >= figures_bin[r->bin] && p->index < figures_bin[r->bin + 1];
     *value = *weight > 0 ? p->kl : 0;
+}
+
+static void value_kl_role(const struct ratio_of *r, const struct position *p, double *value,
+                          double *weight)
+{
+    *weight = p->finite && p->role == r->role;
+    *value = *weight > 0 ? p->kl : 0;
+}
+
+static void value_agree_role(const struct ratio_of *r, const struct position *p, double *value,
+                             double *weight)
+{
+    *weight = p->role == r->role;
+    *value = *weight > 0 && p->ref_best == p->var_best;
 }
 
 struct summing {
@@ -190,6 +205,26 @@ enum err_code figures_sum(const struct position *p, size_t n, const int32_t *clu
     enum err_code rc = s.rc == ERR_OK ? quantiles(&s, out, e) : s.rc;
     free(s.sums);
     return rc;
+}
+
+enum err_code figures_by_role(const struct position *p, size_t n, const int32_t *cluster,
+                              size_t n_clusters, struct figures_role out[ROLE_OF_KINDS],
+                              struct err *e)
+{
+    struct summing s = {p, n, cluster, n_clusters, NULL, ERR_OK, e};
+    memset(out, 0, ROLE_OF_KINDS * sizeof *out);
+    s.sums = calloc(n_clusters + 1, sizeof *s.sums);
+    if (!s.sums)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    for (size_t i = 0; i < n; i++)
+        out[p[i].role].n++;
+    for (int i = 0; i < ROLE_OF_KINDS; i++) {
+        const struct ratio_of r = {.role = (enum position_role)i};
+        sum_ratio(&s, value_kl_role, r, &out[i].kl);
+        sum_ratio(&s, value_agree_role, r, &out[i].agreement);
+    }
+    free(s.sums);
+    return s.rc;
 }
 
 enum err_code figures_margin_floor(const struct position *p, size_t n, float *floor, struct err *e)

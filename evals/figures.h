@@ -33,6 +33,15 @@ MUST_USE enum err_code figures_sum(const struct position *p, size_t n, const int
                                    size_t n_clusters, float decided, struct figures *out,
                                    struct err *e);
 
+/* KL and agreement of the positions of each role, both NaN where there are none. */
+struct figures_role {
+    size_t n;
+    struct stats_interval kl, agreement;
+};
+MUST_USE enum err_code figures_by_role(const struct position *p, size_t n, const int32_t *cluster,
+                                       size_t n_clusters, struct figures_role out[ROLE_OF_KINDS],
+                                       struct err *e);
+
 /* The margin that a change of path moves: the 99.9 % quantile over the positions of how far the
  * margin of the reference's best token moves, both margins together where it is another token. */
 MUST_USE enum err_code figures_margin_floor(const struct position *p, size_t n, float *floor,

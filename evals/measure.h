@@ -9,6 +9,9 @@
 
 #define MEASURE_TOP 5
 
+/* What the token of a position is: control tokens of a prompt are its template's. */
+enum position_role { ROLE_OF_ANSWER, ROLE_OF_USER, ROLE_OF_TEMPLATE, ROLE_OF_KINDS };
+
 /* One teacher-forced position: both models saw the same tokens before it. */
 struct position {
     int32_t record; /* of the reference's trace */
@@ -21,8 +24,9 @@ struct position {
     double ref_nll, var_nll;      /* of token */
     int32_t rank;                 /* of the reference's best in the variant, from 0 */
     int32_t top_shared; /* of the reference's MEASURE_TOP best, how many the variant has */
-    bool finite;        /* no NaN or Inf in either row; figures are 0 otherwise */
-    bool same_bits;     /* every logit has the same bits */
+    enum position_role role;
+    bool finite;    /* no NaN or Inf in either row; figures are 0 otherwise */
+    bool same_bits; /* every logit has the same bits */
 };
 
 /* ref, var: [n] logits. scratch: 2 * n doubles. Fills all but record and index. */

@@ -227,6 +227,14 @@ static void put_pair(struct strbuf *out, const struct pair *p)
         put_key(out, "forced");
         put_figures(out, &p->f);
     }
+    static const char *const roles[] = {"answer", "user", "template"};
+    for (int i = ROLE_OF_USER; p->has_roles && i < ROLE_OF_KINDS; i++) {
+        strbuf_printf(out, "%s\"%s\":{\"positions\":%zu", i == ROLE_OF_USER ? ",\"roles\":{" : ",",
+                      roles[i], p->by_role[i].n);
+        put_interval(out, "kl", p->by_role[i].kl);
+        put_interval(out, "agreement", p->by_role[i].agreement);
+        strbuf_puts(out, i + 1 == ROLE_OF_KINDS ? "}}" : "}");
+    }
     strbuf_puts(out, ",\"weights\":[");
     for (size_t i = 0; i < p->n_weights; i++) {
         const struct weight_error *w = &p->weights[i];

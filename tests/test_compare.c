@@ -44,6 +44,7 @@ static struct comparison *compare(const char *const *paths, size_t n, enum kern_
                    .batch_seqs = batch,
                    .top_k = PROMPT_TOP_MAX},
         .exact = exact,
+        .forced_prompts = true,
         .gates = gates,
         .trace_dir = test_folder()};
     struct comparison *c = NULL;
@@ -93,6 +94,9 @@ START_TEST(other_weights_differ_and_have_figures)
     ck_assert_str_eq(c->floor_path, "mma90");
     ck_assert(p->f.js.value > 0 && p->f.js.value < log(2) && p->f.top_shared.value < 1);
     ck_assert(p->f.kl_quantile[0].value <= p->f.kl_quantile[3].value);
+    ck_assert(p->has_roles && p->by_role[ROLE_OF_ANSWER].n == 0);
+    ck_assert(p->by_role[ROLE_OF_USER].n > 10 && p->by_role[ROLE_OF_USER].kl.value > 0);
+    ck_assert(p->by_role[ROLE_OF_TEMPLATE].n > 1 && p->by_role[ROLE_OF_TEMPLATE].kl.value > 0);
     ck_assert_uint_eq(c->n_clusters, 3); /* the conversation's turns are one */
     ck_assert(p->n_weights > 10 && p->has_census);
     for (size_t i = 0; i < p->n_weights; i++)
