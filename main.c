@@ -20,6 +20,7 @@ static const struct command commands[] = {
     {"inspect", cmd_inspect, "what a checkpoint is"},
     {"infer", cmd_infer, "run a prompt file, score a text, answer one prompt"},
     {"compare", cmd_compare, "run or read variants, report and judge"},
+    {"sweep", cmd_sweep, "a grid of variants against an accepted baseline, for cron"},
     {"bench", cmd_bench, "every kernel and the engine, against this machine's limit"},
     {"doctor", cmd_doctor, "what this machine can do, and why not"},
 };

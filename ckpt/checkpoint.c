@@ -330,7 +330,8 @@ static enum err_code open_all(struct checkpoint *c, struct err *e)
         rc = read_folder_texts(c, e);
         if (rc == ERR_OK)
             rc = open_folder_files(c, e);
-        if (rc == ERR_OK && mlx_layout_block(c->config))
+        const json_t *block = mlx_layout_block(c->config);
+        if (rc == ERR_OK && block && !json_object_get(block, "quant_method"))
             c->format = CKPT_FORMAT_MLX;
     }
     if (rc == ERR_OK)

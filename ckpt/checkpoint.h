@@ -16,6 +16,7 @@
 enum ckpt_enc {
     CKPT_DENSE,  /* dtype says how: F32, F16, BF16 (others are listed, but not decoded) */
     CKPT_AFFINE, /* q says how */
+    CKPT_MX,     /* block floats: q says how; no biases */
     CKPT_GGML    /* ggml says how */
 };
 
@@ -39,22 +40,42 @@ enum ckpt_role {
 const char *ckpt_role_name(enum ckpt_role r);
 bool ckpt_role_find(const char *text, enum ckpt_role *r);
 
+/* Where the elements of a dense weight stand that lies across a stored tensor: element k of row r
+ * is number first + r / rows * matrix + r % rows * row + k * step. */
+struct ckpt_strides {
+    int64_t rows, matrix, row, step, first;
+};
+
+/* Where the rows of one expert begin. */
+struct ckpt_block {
+    const uint8_t *data, *scales, *biases, *globals;
+};
+
 struct ckpt_weight {
     const char *name;   /* canonical, with ".weight" or ".bias" */
     const char *stored; /* the name in the container */
     enum ckpt_enc enc;
     enum dtype dtype; /* CKPT_DENSE */
-    struct qformat q; /* CKPT_AFFINE */
+    struct qformat q; /* CKPT_AFFINE, CKPT_MX */
     int ggml;         /* CKPT_GGML */
     int n_dim;
     int64_t dim[CKPT_DIMS_MAX]; /* logical: [rows, k] for a matrix, [experts, rows, k] stacked */
     const uint8_t *data;        /* dense rows, packed codes or blocks; maybe unaligned */
-    const uint8_t *scales, *biases; /* CKPT_AFFINE: [rows, k/group] of q.scale */
-    size_t bytes;                   /* data + scales + biases */
+    const uint8_t *scales, *biases; /* [rows, k/group] of q.scale; CKPT_MX: no biases */
+    /* CKPT_MX, nvfp4: f32 a matrix of the stack (one when it is not stacked), which is 2688 times
+     * what multiplies its values; NULL: none. */
+    const uint8_t *globals;
+    size_t bytes; /* data + scales + biases + globals; of a part of a tensor, that part's */
+    /* Experts that lie apart (a tensor each, or gate between up): dim[0] blocks of rows, in order
+     * of the experts; data, scales, biases and globals are NULL then. NULL: all rows lie together.
+     */
+    const struct ckpt_block *blocks;
     enum ckpt_role role;
     int layer;      /* -1: outside the layers */
     int rope_heads; /* GGUF llama q/k: rows are permuted inside this many heads; else 0 */
     bool minus_one; /* Gemma norms in GGUF are stored plus one */
+    int row_step;   /* rows lie this many stored rows apart; 0: one behind another */
+    const struct ckpt_strides *strides; /* CKPT_DENSE; NULL: elements lie one behind another */
 };
 
 static inline int64_t ckpt_weight_k(const struct ckpt_weight *w)
@@ -63,11 +84,37 @@ static inline int64_t ckpt_weight_k(const struct ckpt_weight *w)
 }
 /* All leading dims together. */
 int64_t ckpt_weight_rows(const struct ckpt_weight *w);
+/* Packed in q, with biases or without. */
+static inline bool ckpt_weight_packed(const struct ckpt_weight *w)
+{
+    return w->enc == CKPT_AFFINE || w->enc == CKPT_MX;
+}
+/* The rows lie one behind another in canonical order, and data is theirs alone. */
+static inline bool ckpt_weight_in_order(const struct ckpt_weight *w)
+{
+    return w->rope_heads == 0 && w->row_step == 0 && !w->strides && !w->blocks;
+}
+/* What multiplies the values of row r beside their scales; 1 without global scales. */
+float ckpt_weight_global(const struct ckpt_weight *w, int64_t r);
+/* Where the file has it, or NULL. */
+const uint8_t *ckpt_weight_stored_global(const struct ckpt_weight *w, int64_t r);
+/* Global scales: how many there are. */
+int64_t ckpt_weight_n_globals(const struct ckpt_weight *w);
+/* Row r of a dense weight as it is stored: k elements of dtype. */
+void ckpt_weight_stored_row(const struct ckpt_weight *w, int64_t r, void *out);
 /* Stored row that holds canonical row r. (A permuted vector is put in order by
  * ckpt_weight_decode only.) */
 int64_t ckpt_weight_row(const struct ckpt_weight *w, int64_t r);
+/* Where stored row r begins (scales NULL unless packed, biases unless affine), and how many rows
+ * lie together from there on. Not for weights with strides. */
+int64_t ckpt_weight_at(const struct ckpt_weight *w, int64_t r, struct ckpt_block *at);
+/* Bytes of one stored row, without scales; 0 when rows are no whole bytes. */
+size_t ckpt_weight_row_bytes(const struct ckpt_weight *w);
+/* Bytes of one stored row's scales, which are those of its biases; 0 unless packed. */
+size_t ckpt_weight_scale_bytes(const struct ckpt_weight *w);
 /* Exact f32 values of canonical rows [row0, row0 + n) into out[n * k]: dense as it is, affine as
- * fmaf(q, s, b), GGML as its reference. ERR_INPUT for a type that cannot be decoded. */
+ * fmaf(q, s, b), block floats as element * s, GGML as its reference. ERR_INPUT for a type that
+ * cannot be decoded. */
 MUST_USE enum err_code ckpt_weight_decode(const struct ckpt_weight *w, int64_t row0, int64_t n,
                                           float *out, struct err *e);
 
@@ -83,6 +130,13 @@ struct checkpoint {
     struct err hp_err;
     struct ckpt_weight *weights; /* sorted by canonical name */
     size_t n_weights;
+    /* Tensors of a checkpoint's other parts, vision and audio: listed, not run, not copied. */
+    struct ckpt_aside {
+        const char *name;
+        uint64_t bytes;
+        int64_t elems;
+    } * asides;
+    size_t n_asides;
     json_t *config;       /* config.json; made from the keys for a GGUF */
     json_t *generation;   /* generation_config.json or NULL */
     char *tokenizer_json; /* text; made from the vocabulary for a GGUF; NULL: none */
@@ -107,10 +161,12 @@ MUST_USE enum err_code checkpoint_file_sha256(const struct checkpoint *c, size_t
 /* Bytes of all weights; bits per weight over the quantizable matrices and over all. */
 uint64_t checkpoint_bytes(const struct checkpoint *c);
 
-/* GGUF -> affine where the grid allows (docs/formats.md): the format that a GGML tensor has
- * exactly, f16 scales when they hold, else f32. False when there is none. */
+/* GGUF -> packed where the grid allows (docs/formats.md): the format that a GGML tensor has
+ * exactly: affine, f16 scales when they hold, else f32; MXFP4 is mxfp4. False when there is none.
+ */
 bool ggml_affine_format(const struct ckpt_weight *w, struct qformat *q);
-/* Repacks canonical rows [row0, row0+n) into MLX layout; buffers sized by q. Exact. */
+/* Repacks canonical rows [row0, row0+n) into MLX layout; buffers sized by q. Exact. A block float
+ * has no biases. */
 void ggml_affine_rows(const struct ckpt_weight *w, struct qformat q, int64_t row0, int64_t n,
                       uint8_t *codes, uint8_t *scales, uint8_t *biases);
 #endif

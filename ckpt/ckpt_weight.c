@@ -19,11 +19,88 @@ static int64_t permuted(int64_t r, int64_t n, int heads)
     return h * head_dim + 2 * (in % half) + in / half;
 }
 
+#define GLOBAL_UNIT 2688.0f /* MLX stores global scales times this: 448 * 6 */
+
+int64_t ckpt_weight_n_globals(const struct ckpt_weight *w)
+{
+    if (!w->globals && !(w->blocks && w->blocks[0].globals))
+        return 0;
+    return w->n_dim > 2 ? ckpt_weight_rows(w) / w->dim[w->n_dim - 2] : 1;
+}
+
+const uint8_t *ckpt_weight_stored_global(const struct ckpt_weight *w, int64_t r)
+{
+    int64_t matrix = w->n_dim > 2 ? r / w->dim[w->n_dim - 2] : 0;
+    if (!w->blocks)
+        return w->globals ? w->globals + 4 * matrix : NULL;
+    return w->blocks[r / (ckpt_weight_rows(w) / w->dim[0])].globals;
+}
+
+float ckpt_weight_global(const struct ckpt_weight *w, int64_t r)
+{
+    const uint8_t *p = ckpt_weight_stored_global(w, r);
+    return p ? load_f32(p) / GLOBAL_UNIT : 1;
+}
+
 int64_t ckpt_weight_row(const struct ckpt_weight *w, int64_t r)
 {
     if (w->rope_heads == 0 || w->n_dim < 2)
         return r;
     return permuted(r, ckpt_weight_rows(w), w->rope_heads);
+}
+
+size_t ckpt_weight_row_bytes(const struct ckpt_weight *w)
+{
+    int64_t k = ckpt_weight_k(w);
+    int elems, bytes;
+    if (ckpt_weight_packed(w))
+        return qformat_row_bytes(w->q, k);
+    if (w->enc == CKPT_DENSE)
+        return k * dtype_bits(w->dtype) % 8 ? 0 : (size_t)(k * dtype_bits(w->dtype) / 8);
+    return ggml_type_block(w->ggml, &elems, &bytes) ? (size_t)(k / elems * bytes) : 0;
+}
+
+size_t ckpt_weight_scale_bytes(const struct ckpt_weight *w)
+{
+    if (!ckpt_weight_packed(w))
+        return 0;
+    return (size_t)(ckpt_weight_k(w) / w->q.group) * (size_t)qformat_scale_size(w->q.scale);
+}
+
+int64_t ckpt_weight_at(const struct ckpt_weight *w, int64_t r, struct ckpt_block *at)
+{
+    int64_t rows = ckpt_weight_rows(w), together;
+    *at = (struct ckpt_block){w->data, w->scales, w->biases, w->globals};
+    if (w->blocks) {
+        rows /= w->dim[0];
+        *at = w->blocks[r / rows];
+        r %= rows;
+    }
+    together = w->row_step ? 1 : rows - r;
+    r *= MAX2(w->row_step, 1);
+    at->data += (size_t)r * ckpt_weight_row_bytes(w);
+    if (at->scales)
+        at->scales += (size_t)r * ckpt_weight_scale_bytes(w);
+    if (at->biases)
+        at->biases += (size_t)r * ckpt_weight_scale_bytes(w);
+    return together;
+}
+
+void ckpt_weight_stored_row(const struct ckpt_weight *w, int64_t r, void *out)
+{
+    size_t size = (size_t)dtype_bits(w->dtype) / 8, k = (size_t)ckpt_weight_k(w);
+    const struct ckpt_strides *s = w->strides;
+    if (!s) {
+        struct ckpt_block at;
+        ckpt_weight_at(w, ckpt_weight_row(w, r), &at);
+        memcpy(out, at.data, k * size);
+        return;
+    }
+    int64_t first = s->first + r / s->rows * s->matrix + r % s->rows * s->row;
+    const uint8_t *from = w->data + (size_t)first * size;
+    size_t step = (size_t)s->step * size;
+    for (size_t i = 0; i < k; i++, from += step)
+        memcpy((uint8_t *)out + i * size, from, size);
 }
 
 static void decode_dense(enum dtype type, const uint8_t *data, int64_t n, float *out)
@@ -44,31 +121,65 @@ static void decode_dense(enum dtype type, const uint8_t *data, int64_t n, float 
 
 static void decode_affine(const struct ckpt_weight *w, int64_t row, int64_t k, float *out)
 {
-    int64_t groups = k / w->q.group;
-    const uint8_t *codes = w->data + (size_t)row * qformat_row_bytes(w->q, k);
-    for (int64_t g = 0; g < groups; g++) {
-        float s = qformat_scale(w->scales, w->q.scale, row * groups + g);
-        float b = qformat_scale(w->biases, w->q.scale, row * groups + g);
+    struct ckpt_block at;
+    ckpt_weight_at(w, row, &at);
+    for (int64_t g = 0; g < k / w->q.group; g++) {
+        float s = qformat_scale(at.scales, w->q.scale, g);
+        float b = qformat_scale(at.biases, w->q.scale, g);
         for (int64_t i = g * w->q.group; i < (g + 1) * w->q.group; i++)
-            out[i] = fmaf((float)qformat_code(codes, w->q.bits, i), s, b);
+            out[i] = fmaf((float)qformat_code(at.data, w->q.bits, i), s, b);
     }
 }
 
-static bool decode_row(const struct ckpt_weight *w, int64_t row, int64_t k, float *out)
+/* r: the canonical row. */
+static void decode_mx(const struct ckpt_weight *w, int64_t r, int64_t k, float *out)
 {
-    int elems, bytes;
+    struct ckpt_block at;
+    ckpt_weight_at(w, ckpt_weight_row(w, r), &at);
+    float global = ckpt_weight_global(w, r);
+    for (int64_t g = 0; g < k / w->q.group; g++) {
+        float s = qformat_scale(at.scales, w->q.scale, g) * global;
+        for (int64_t i = g * w->q.group; i < (g + 1) * w->q.group; i++)
+            out[i] = qformat_element(w->q.bits, qformat_code(at.data, w->q.bits, i)) * s;
+    }
+}
+
+/* Elements of a part of a tensor are brought together at the end of `out`, where decoding does not
+ * overtake them. */
+static void decode_strided(const struct ckpt_weight *w, int64_t r, int64_t k, float *out)
+{
+    uint8_t *stored = (uint8_t *)(out + k) - k * (dtype_bits(w->dtype) / 8);
+    ckpt_weight_stored_row(w, r, stored);
+    decode_dense(w->dtype, stored, k, out);
+}
+
+/* r: the canonical row. */
+static bool decode_row(const struct ckpt_weight *w, int64_t r, int64_t k, float *out)
+{
+    struct ckpt_block at;
+    int64_t row = ckpt_weight_row(w, r);
     switch (w->enc) {
+    case CKPT_MX:
+        decode_mx(w, r, k, out);
+        return true;
     case CKPT_AFFINE:
         decode_affine(w, row, k, out);
         return true;
     case CKPT_DENSE:
         if (!dtype_is_float(w->dtype))
             return false;
-        decode_dense(w->dtype, w->data + row * k * (dtype_bits(w->dtype) / 8), k, out);
+        if (w->strides) {
+            decode_strided(w, r, k, out);
+            return true;
+        }
+        ckpt_weight_at(w, row, &at);
+        decode_dense(w->dtype, at.data, k, out);
         return true;
     default:
-        return ggml_type_block(w->ggml, &elems, &bytes) &&
-               ggml_type_decode(w->ggml, w->data + row * (k / elems) * bytes, k, out);
+        if (ckpt_weight_row_bytes(w) == 0)
+            return false;
+        ckpt_weight_at(w, row, &at);
+        return ggml_type_decode(w->ggml, at.data, k, out);
     }
 }
 
@@ -93,7 +204,7 @@ enum err_code ckpt_weight_decode(const struct ckpt_weight *w, int64_t row0, int6
                        (long long)row0, (long long)(row0 + n), (long long)rows);
     }
     for (int64_t r = 0; r < n; r++) {
-        if (!decode_row(w, ckpt_weight_row(w, row0 + r), k, out + r * k)) {
+        if (!decode_row(w, row0 + r, k, out + r * k)) {
             const char *type = w->enc == CKPT_GGML ? ggml_type_name(w->ggml) : dtype_name(w->dtype);
             return err_set(e, ERR_INPUT, "weight '%s': type %s cannot be decoded", w->name,
                            type ? type : "unknown");

@@ -1,7 +1,8 @@
 /* dtype.h: element types of tensors and exact conversions. Seen by C and CUDA.
  *
- * Owns names, sizes and the scalar conversions between f32 and the 16-bit types, each one rounding
- * to nearest, ties to even; NaN stays NaN (quiet), subnormals are kept.
+ * Owns names, sizes and the scalar conversions between f32 and the 16-bit, 8-bit and 4-bit types,
+ * each one rounding to nearest, ties to even; NaN stays NaN (quiet), subnormals are kept. The types
+ * of 8 bits and less have no infinity: what is too large becomes the largest number.
  */
 #ifndef ASSAY_CKPT_DTYPE_H
 #define ASSAY_CKPT_DTYPE_H
@@ -106,6 +107,78 @@ DTYPE_FN uint16_t f16_from_f32(float f)
     }
     uint32_t r = a - 0x38000000u;
     return (uint16_t)(sign | (r + 0xfffu + (r >> 13 & 1u)) >> 13);
+}
+
+/* e4m3fn: exponent of 4 bits biased by 7, mantissa of 3; 0x7f and 0xff are NaN, 448 is the most. */
+#define E4M3_MAX 448.0f
+DTYPE_FN bool e4m3_is_nan(uint32_t c)
+{
+    return (c & 0x7fu) == 0x7fu;
+}
+
+DTYPE_FN float e4m3_to_f32(uint32_t c)
+{
+    uint32_t sign = (c & 0x80u) << 24, exp = c >> 3 & 15u, man = c & 7u, u;
+    if (e4m3_is_nan(c)) {
+        u = sign | 0x7fc00000u;
+    } else if (exp) {
+        u = sign | (exp + 120) << 23 | man << 20;
+    } else {
+        float f = (float)man * 0.001953125f; /* 2^-9 */
+        memcpy(&u, &f, sizeof u);
+        u |= sign;
+    }
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+DTYPE_FN uint8_t e4m3_from_f32(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    uint32_t sign = u >> 24 & 0x80u, a = u & 0x7fffffffu;
+    if (a > 0x7f800000u)
+        return (uint8_t)(sign | 0x7fu);
+    if (a >= 0x43e80000u) /* 464 and more: 448 */
+        return (uint8_t)(sign | 0x7eu);
+    if (a < 0x3c800000u) { /* below 2^-6: multiples of 2^-9 */
+        float m, magic = 16384.0f;
+        memcpy(&m, &a, sizeof m);
+        m = (m + magic) - magic; /* the last place of 2^14 is 2^-9 */
+        return (uint8_t)(sign | (uint32_t)(m * 512.0f));
+    }
+    uint32_t r = a - 0x3c000000u;
+    return (uint8_t)(sign | (r + 0x7ffffu + (r >> 20 & 1u)) >> 20);
+}
+
+/* e8m0: a power of two, 2^(u - 127); 255 is NaN. */
+DTYPE_FN float e8m0_to_f32(uint32_t c)
+{
+    uint32_t u = c == 0 ? 0x00400000u : c == 255 ? 0x7fc00000u : c << 23;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6; bit 3 is the sign. */
+#define E2M1_MAX 6.0f
+DTYPE_FN float e2m1_to_f32(uint32_t c)
+{
+    uint32_t m = c & 7u, u = (c & 8u) << 28;
+    u |= m < 2 ? m * 0x3f000000u : (m + 252u) << 22;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* The nearest, ties to the even code; never the code of a negative zero. */
+DTYPE_FN uint32_t e2m1_from_f32(float f)
+{
+    float a = f < 0 ? -f : f;
+    uint32_t m = (uint32_t)(a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) +
+                 (a >= 3.5f) + (a > 5.0f);
+    return m | (f < 0 && m ? 8u : 0u);
 }
 
 #endif

@@ -8,4 +8,8 @@
  * say, or not the family's. Needs hyperparameters that could be read. */
 MUST_USE enum err_code family_check_weights(const struct checkpoint *c, struct err *e);
 
+/* Calls visit for every tensor that a model with these hyperparameters has, before there is one. */
+typedef void (*family_visit)(void *ctx, const char *name, int n_dim, const int64_t *dim);
+void family_list(const struct hparams *hp, family_visit visit, void *ctx);
+
 #endif

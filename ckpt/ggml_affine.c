@@ -1,11 +1,12 @@
-/* ggml_affine.c: GGML blocks as affine groups of 32, without changing a value.
+/* ggml_affine.c: GGML blocks in the MLX layout, as groups of 32, without changing a value.
  *
  *   Q4_0: code, d, -8d      Q4_1: code, d, m      Q5_0: code, d, -16d      Q5_1: code, d, m
  *   Q8_0: code + 128, d, -128d                    Q4_K, Q5_K: code, d*sc, -(dmin*mn)
  *
  * f16 scales hold d and m as they are, and the multiples of d unless they overflow; the K types
- * need f32, which holds every product of an f16 and a 6-bit number. GGML packs element j beside
- * j + 16, MLX beside its neighbour, so codes are unpacked and packed again.
+ * need f32, which holds every product of an f16 and a 6-bit number. MXFP4 is mxfp4: codes and
+ * scale bytes are the same. GGML packs element j beside j + 16, MLX beside its neighbour, so codes
+ * are unpacked and packed again.
  */
 #include <math.h>
 
@@ -29,6 +30,7 @@ static bool find_shape(int type, struct shape *s)
     case GGML_Q4_0:
     case GGML_Q4_1:
     case GGML_Q4_K:
+    case GGML_MXFP4:
         s->bits = 4;
         break;
     case GGML_Q5_0:
@@ -68,6 +70,14 @@ static void read_small(int type, const uint8_t *b, struct group *g)
     for (int j = 0; j < 16; j++) {
         g->code[j] = (uint8_t)((qs[j] & 15) | (high >> j & 1) << 4);
         g->code[j + 16] = (uint8_t)(qs[j] >> 4 | (high >> (j + 16) & 1) << 4);
+    }
+}
+
+static void read_mxfp4(const uint8_t *b, uint8_t code[GROUP])
+{
+    for (int j = 0; j < 16; j++) {
+        code[j] = b[1 + j] & 15;
+        code[j + 16] = b[1 + j] >> 4;
     }
 }
 
@@ -115,13 +125,22 @@ bool ggml_affine_format(const struct ckpt_weight *w, struct qformat *q)
     int64_t k = ckpt_weight_k(w), rows = ckpt_weight_rows(w);
     if (w->enc != CKPT_GGML || w->n_dim < 2 || !find_shape(w->ggml, &s))
         return false;
+    if (w->ggml == GGML_MXFP4) {
+        *q = QFORMAT_MXFP4;
+        return true;
+    }
     bool k_type = s.elems > GROUP;
     *q = (struct qformat){s.bits, GROUP, k_type ? DT_F32 : DT_F16};
-    for (int64_t i = 0; i < rows * (k / GROUP) && q->scale != DT_UNKNOWN; i++) {
-        read_group(w, s, w->data, i, &g); /* rows follow each other without a gap */
-        q->scale = scale_for(g.bias, q->scale);
-        if (q->scale != DT_UNKNOWN)
-            q->scale = scale_for(g.scale, q->scale);
+    for (int64_t r = 0, n; r < rows; r += n) {
+        struct ckpt_block at;
+        n = ckpt_weight_at(w, r, &at);
+        /* These rows follow each other without a gap. */
+        for (int64_t i = 0; i < n * (k / GROUP) && q->scale != DT_UNKNOWN; i++) {
+            read_group(w, s, at.data, i, &g);
+            q->scale = scale_for(g.bias, q->scale);
+            if (q->scale != DT_UNKNOWN)
+                q->scale = scale_for(g.scale, q->scale);
+        }
     }
     return q->scale != DT_UNKNOWN;
 }
@@ -143,10 +162,14 @@ void ggml_affine_rows(const struct ckpt_weight *w, struct qformat q, int64_t row
     if (!find_shape(w->ggml, &s))
         return;
     for (int64_t r = 0; r < n; r++) {
-        const uint8_t *row = w->data + ckpt_weight_row(w, row0 + r) * (k / s.elems) * s.bytes;
+        struct ckpt_block at;
+        ckpt_weight_at(w, ckpt_weight_row(w, row0 + r), &at);
         uint8_t *out = codes + (size_t)r * qformat_row_bytes(q, k);
         for (int64_t i = 0; i < groups; i++) {
-            read_group(w, s, row, i, &g);
+            if (w->ggml == GGML_MXFP4)
+                read_mxfp4(at.data + i * s.bytes, g.code);
+            else
+                read_group(w, s, at.data, i, &g);
             /* 32 codes are a whole number of bytes, so groups are packed one by one. */
             uint64_t bits = 0;
             int have = 0;
@@ -154,6 +177,10 @@ void ggml_affine_rows(const struct ckpt_weight *w, struct qformat q, int64_t row
                 bits |= (uint64_t)g.code[j] << have;
                 for (have += q.bits; have >= 8; have -= 8, bits >>= 8)
                     *out++ = (uint8_t)bits;
+            }
+            if (w->ggml == GGML_MXFP4) {
+                scales[r * groups + i] = at.data[i * s.bytes];
+                continue;
             }
             store_scale(scales, q.scale, r * groups + i, g.scale);
             store_scale(biases, q.scale, r * groups + i, g.bias);

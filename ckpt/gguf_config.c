@@ -53,6 +53,10 @@ static const struct row rows[] = {
     {"expert_feed_forward_length", "moe_intermediate_size", false},
     {"final_logit_softcapping", "final_logit_softcapping", true},
     {"attn_logit_softcapping", "attn_logit_softcapping", true},
+    {"rope.freq_base_swa", "rope_local_base_freq", true},
+    {"attention.key_length_swa", "head_dim_swa", false},
+    {"attention.shared_kv_layers", "num_kv_shared_layers", false},
+    {"embedding_length_per_layer_input", "hidden_size_per_layer_input", false},
 };
 
 static enum err_code put_key(json_t *o, const char *key, json_t *v, struct err *e)
@@ -220,6 +224,9 @@ static enum err_code put_scaling(json_t *o, const struct gguf_meta *m, const cha
     rc = put_key(scaling, "rope_type", json_stringn(type.text, type.len), e);
     for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(keys); i++)
         rc = put_row(scaling, m, prefix, &keys[i], e);
+    /* No key says it: what the published gpt-oss has. */
+    if (rc == ERR_OK && strcmp(arch, "gpt-oss") == 0)
+        rc = put_key(scaling, "truncate", json_false(), e);
     if (rc != ERR_OK) {
         json_decref(scaling);
         return rc;
@@ -302,6 +309,170 @@ static enum err_code put_family(json_t *o, const char *family, struct err *e)
     return rc;
 }
 
+/* ---- Gemma -------------------------------------------------------------------------------------
+ */
+
+/* Which layers slide: a period, or a bool for each layer. */
+static enum err_code put_layer_types(json_t *o, const struct gguf_meta *m, const char *arch,
+                                     struct err *e)
+{
+    char key[128];
+    int64_t layers = json_integer_value(json_object_get(o, "num_hidden_layers")), period = 0;
+    snprintf(key, sizeof key, "%.60s.attention.sliding_window_pattern", arch);
+    const struct gguf_pair *p = gguf_find(m, key);
+    if (!p || layers < 1 || layers > LIST_MAX)
+        return ERR_OK;
+    bool list = p->type == GGUF_ARRAY;
+    enum err_code rc = list ? ERR_OK : gguf_get_int(m, key, GGUF_REQUIRED, 1, LIST_MAX, &period, e);
+    if (rc == ERR_OK && list && (p->elem != GGUF_BOOL || p->n != (uint64_t)layers))
+        rc = err_set(e, ERR_INPUT, "key '%s': found %llu of %s, expected %lld of bool", key,
+                     (unsigned long long)p->n, gguf_type_name(p->elem), (long long)layers);
+    if (rc != ERR_OK)
+        return rc;
+    json_t *types = json_array();
+    for (int64_t i = 0; types && i < layers; i++) {
+        bool slides = list ? p->data[i] != 0 : (i + 1) % period != 0;
+        json_array_append_new(types, json_string(slides ? "sliding_attention" : "full_attention"));
+    }
+    return put_key(o, "layer_types", types, e);
+}
+
+/* HF's defaults are those of one model: here the keys must be there. No key says norm_topk_prob:
+ * the architecture always makes the weights of the chosen sum to 1. */
+static enum err_code put_experts(json_t *o, const struct gguf_meta *m, const char *arch,
+                                 bool own_width, struct err *e)
+{
+    static const char *const keys[] = {"expert_count", "expert_used_count",
+                                       "expert_feed_forward_length"};
+    enum err_code rc = ERR_OK;
+    for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(keys) - !own_width; i++) {
+        char key[128];
+        int64_t unused = 0;
+        snprintf(key, sizeof key, "%.60s.%s", arch, keys[i]);
+        rc = gguf_get_int(m, key, GGUF_REQUIRED, 1, INT32_MAX, &unused, e);
+    }
+    return rc == ERR_OK && own_width ? put_key(o, "norm_topk_prob", json_true(), e) : rc;
+}
+
+/* No key says query_pre_attn_scalar: it is the head's size but for the 27B models, which loaders
+ * know by their number of layers. */
+static enum err_code put_gemma(json_t *o, const struct gguf_meta *m, const char *arch,
+                               struct err *e)
+{
+    char key[128];
+    const int64_t layers = json_integer_value(json_object_get(o, "num_hidden_layers"));
+    const int64_t heads = json_integer_value(json_object_get(o, "num_attention_heads"));
+    const int64_t d = json_integer_value(json_object_get(o, "hidden_size"));
+    double scalar = (double)json_integer_value(json_object_get(o, "head_dim")), scale = 0;
+    if (layers == (strcmp(arch, "gemma2") == 0 ? 46 : 62) && heads > 0)
+        scalar = (double)(d / heads);
+    snprintf(key, sizeof key, "%.60s.attention.scale", arch);
+    enum err_code rc = gguf_get_double(m, key, GGUF_OPTIONAL, &scale, e);
+    if (rc == ERR_OK && scale > 0)
+        scalar = 1 / (scale * scale);
+    if (rc == ERR_OK && scalar > 0)
+        rc = put_key(o, "query_pre_attn_scalar", json_real(scalar), e);
+    return rc == ERR_OK ? put_layer_types(o, m, arch, e) : rc;
+}
+
+/* The first layer that does not slide; -1: none. */
+static int64_t full_layer(const json_t *o)
+{
+    const json_t *types = json_object_get(o, "layer_types");
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (type && strcmp(type, "full_attention") == 0)
+            return (int64_t)i;
+    }
+    return -1;
+}
+
+/* Numbers of KV heads: one for all, or a list by layer. */
+static enum err_code put_gemma4_heads(json_t *o, struct err *e)
+{
+    const json_t *kv = json_incref(json_object_get(o, "num_key_value_heads"));
+    enum err_code rc = ERR_OK;
+    for (size_t i = 0; rc == ERR_OK && i < json_array_size(kv); i++) {
+        const char *type = json_string_value(json_array_get(json_object_get(o, "layer_types"), i));
+        bool slides = type && strcmp(type, "sliding_attention") == 0;
+        const char *key = slides ? "num_key_value_heads" : "num_global_key_value_heads";
+        json_t *n = json_array_get(kv, i);
+        const json_t *said = json_object_get(o, key);
+        if (json_is_integer(said) && !json_equal(said, n))
+            rc = err_set(e, ERR_INPUT,
+                         "key 'attention.head_count_kv': layer %zu has %lld, expected "
+                         "%lld as in layers like it",
+                         i, (long long)json_integer_value(n), (long long)json_integer_value(said));
+        else
+            rc = put_key(o, key, json_incref(n), e);
+    }
+    if (rc == ERR_OK && json_is_array(json_object_get(o, "num_key_value_heads")))
+        rc = err_set(e, ERR_INPUT, "key 'attention.head_count_kv': a list without sliding layers");
+    json_decref((json_t *)kv);
+    return rc;
+}
+
+/* Both tables; of a full layer as many pairs turn as rope_freqs has divisors of one. */
+static enum err_code put_gemma4_rope(json_t *o, const struct tensor *freqs, struct err *e)
+{
+    const int64_t pairs = json_integer_value(json_object_get(o, "global_head_dim")) / 2;
+    int64_t turning = pairs;
+    if (freqs) {
+        if (freqs->dtype != DT_F32 || tensor_elems(freqs) != pairs)
+            return err_set(
+                e, ERR_INPUT, "tensor 'rope_freqs.weight': %lld values of %s, expected %lld of F32",
+                (long long)tensor_elems(freqs), dtype_name(freqs->dtype), (long long)pairs);
+        for (turning = 0; turning < pairs; turning++) {
+            float v;
+            memcpy(&v, freqs->data + 4 * turning, sizeof v);
+            if (v != 1)
+                break;
+        }
+    }
+    const json_t *theta = json_object_get(o, "rope_theta");
+    const json_t *local = json_object_get(o, "rope_local_base_freq");
+    json_t *rope =
+        json_pack("{s:{s:s,s:f,s:f},s:{s:s,s:f}}", "full_attention", "rope_type", "proportional",
+                  "rope_theta", theta ? json_number_value(theta) : 1e6, "partial_rotary_factor",
+                  pairs ? (double)turning / (double)pairs : 1.0, "sliding_attention", "rope_type",
+                  "default", "rope_theta", local ? json_number_value(local) : 1e4);
+    json_object_del(o, "rope_theta");
+    json_object_del(o, "rope_local_base_freq");
+    return put_key(o, "rope_parameters", rope, e);
+}
+
+/* The plain key_length is that of full layers. */
+static enum err_code put_gemma4(json_t *o, struct container *const *files, size_t n,
+                                const char *arch, struct err *e)
+{
+    enum err_code rc = put_layer_types(o, files[0]->gguf, arch, e);
+    const int64_t full = full_layer(o);
+    json_t *swa = json_object_get(o, "head_dim_swa"), *dim = json_object_get(o, "head_dim");
+    if (rc == ERR_OK && (!swa || !dim || full < 0))
+        rc = err_set(e, ERR_INPUT, "key '%s.attention.%s' is missing", arch,
+                     full < 0 ? "sliding_window_pattern"
+                     : swa    ? "key_length"
+                              : "key_length_swa");
+    if (rc == ERR_OK)
+        rc = put_key(o, "global_head_dim", json_incref(dim), e);
+    if (rc == ERR_OK)
+        rc = put_key(o, "head_dim", json_incref(swa), e);
+    json_object_del(o, "head_dim_swa");
+    if (rc == ERR_OK)
+        rc = put_gemma4_heads(o, e);
+    if (rc == ERR_OK)
+        rc = put_gemma4_rope(o, find_tensor(files, n, "rope_freqs.weight"), e);
+    char name[64];
+    snprintf(name, sizeof name, "blk.%lld.attn_v.weight", (long long)full);
+    if (rc == ERR_OK)
+        rc = put_key(o, "attention_k_eq_v", json_boolean(!find_tensor(files, n, name)), e);
+    if (rc == ERR_OK && json_object_get(o, "num_local_experts"))
+        rc = put_key(o, "enable_moe_block", json_true(), e);
+    if (rc == ERR_OK && !json_object_get(o, "hidden_size_per_layer_input"))
+        rc = put_key(o, "hidden_size_per_layer_input", json_integer(0), e);
+    return rc;
+}
+
 static enum err_code put_tensor_facts(json_t *o, struct container *const *files, size_t n,
                                       struct err *e)
 {
@@ -346,7 +517,15 @@ enum err_code gguf_config_make(struct container *const *files, size_t n_files, j
     rc = put_family(o, family ? family : arch, e);
     for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(rows); i++)
         rc = put_row(o, m, arch, &rows[i], e);
-    if (rc == ERR_OK)
+    if (rc == ERR_OK && (strcmp(arch, "gemma2") == 0 || strcmp(arch, "gemma3") == 0))
+        rc = put_gemma(o, m, arch, e);
+    const bool qwen = family && strcmp(family, "qwen3_moe") == 0;
+    if (rc == ERR_OK && (qwen || (family && strcmp(family, "mixtral") == 0)))
+        rc = put_experts(o, m, arch, qwen, e);
+    const bool gemma4 = strcmp(arch, "gemma4") == 0;
+    if (rc == ERR_OK && gemma4)
+        rc = put_gemma4(o, files, n_files, arch, e);
+    else if (rc == ERR_OK)
         rc = put_rope(o, files, n_files, arch, e);
     if (rc == ERR_OK)
         rc = put_tensor_facts(o, files, n_files, e);

@@ -7,29 +7,161 @@
 
 #include <math.h>
 
+#include "ckpt/dtype.h"
+#include "ckpt/hparams_gemma.h"
+#include "ckpt/hparams_moe.h"
 #include "common/str.h"
 
 #define DIM_MAX  ((int64_t)1 << 24)
 #define HEAD_MAX 4096
 
-/* A family's HF defaults where a key is missing. */
+/* Which layers slide where `layer_types` does not say. */
+enum window_rule {
+    WINDOW_NONE,
+    WINDOW_ALL,      /* by sliding_window, null for none */
+    WINDOW_QWEN,     /* where use_sliding_window: those from max_window_layers on */
+    WINDOW_QWEN_MOE, /* where use_sliding_window: all, and layer_types is not read */
+    WINDOW_PERIOD    /* all but every `period`-th */
+};
+
+/* A family's HF defaults where a key is missing, and which keys it has. */
 struct family {
     const char *name;
-    int64_t ctx;
-    int64_t window; /* 0: none */
-    bool biases;    /* reads attention_bias and mlp_bias */
+    const char *wrapper; /* model_type of a config.json that has this family's under text_config */
+    int64_t d_model, d_ff, n_vocab; /* 0: the key must be there */
+    int n_layer, n_head;            /* likewise */
+    int n_kv, head_dim;             /* 0: heads; hidden_size / heads */
+    int64_t ctx, window;            /* window 0: none */
+    enum window_rule rule;
+    int period;                  /* WINDOW_PERIOD */
+    const char *key_period;      /* the key that says otherwise; NULL: none */
+    bool qkv_bias;               /* always on q, k and v, and on nothing else */
+    bool key_attn, key_mlp_bias; /* reads attention_bias, mlp_bias */
+    bool qk_norm;
+    bool tied;
+    enum act_kind act;
+    /* Full layers turn by rope_theta, sliding ones by rope_local_base_freq. */
+    bool two_ropes;
+    bool proportional; /* full layers: ROPE_PROPORTIONAL where nothing is said */
+    /* The rest, after the layers that slide are known; NULL: nothing. */
+    enum err_code (*more)(struct hparams *hp, const json_t *o, struct err *e);
+    bool attn_bias;        /* where key_attn is missing */
+    double theta, rms_eps; /* 0: 10000; 1e-6 */
+    /* Where neither rope key is there; NULL: no scaling. */
+    const struct rope_params *rope;
+    /* Experts; NULL: none. */
+    enum err_code (*experts)(struct hparams *hp, const json_t *o, struct err *e);
 };
+
+#define GEMMA4                                                                                     \
+    .d_model = 2304, .d_ff = 9216, .n_vocab = 262144, .n_layer = 30, .n_head = 8, .n_kv = 4,       \
+    .head_dim = 256, .rule = WINDOW_PERIOD, .period = 6, .key_attn = true, .qk_norm = true,        \
+    .tied = true, .act = ACT_GELU_TANH, .two_ropes = true, .proportional = true,                   \
+    .more = hparams_read_gemma4
+
+static const struct rope_params gpt_oss_rope = {.kind = ROPE_YARN,
+                                                .theta = 150000,
+                                                .factor = 32,
+                                                .original_ctx = 4096,
+                                                .beta_fast = 32,
+                                                .beta_slow = 1,
+                                                .attention_factor = 0}; /* made of the factor */
 
 static const struct family families[] = {
-    {"llama", 2048, 0, true},
-    {"mistral", 131072, 4096, false},
+    {.name = "llama", .ctx = 2048, .key_attn = true, .key_mlp_bias = true},
+    {.name = "mistral", .ctx = 131072, .window = 4096, .n_kv = 8, .rule = WINDOW_ALL},
+    {.name = "qwen2",
+     .ctx = 32768,
+     .window = 4096,
+     .n_kv = 32,
+     .rule = WINDOW_QWEN,
+     .qkv_bias = true},
+    {.name = "qwen3",
+     .ctx = 32768,
+     .window = 4096,
+     .n_kv = 32,
+     .head_dim = 128,
+     .rule = WINDOW_QWEN,
+     .key_attn = true,
+     .qk_norm = true},
+    {.name = "gemma2",
+     .d_model = 2304,
+     .d_ff = 9216,
+     .n_vocab = 256000,
+     .n_layer = 26,
+     .n_head = 8,
+     .n_kv = 4,
+     .head_dim = 256,
+     .ctx = 8192,
+     .window = 4096,
+     .rule = WINDOW_PERIOD,
+     .period = 2,
+     .key_attn = true,
+     .tied = true,
+     .act = ACT_GELU_TANH,
+     .more = hparams_read_gemma2},
+    {.name = "gemma3_text",
+     .wrapper = "gemma3",
+     .d_model = 2304,
+     .d_ff = 9216,
+     .n_vocab = 262208,
+     .n_layer = 26,
+     .n_head = 8,
+     .n_kv = 4,
+     .head_dim = 256,
+     .ctx = 131072,
+     .window = 4096,
+     .rule = WINDOW_PERIOD,
+     .period = 6,
+     .key_period = "sliding_window_pattern",
+     .key_attn = true,
+     .qk_norm = true,
+     .tied = true,
+     .act = ACT_GELU_TANH,
+     .two_ropes = true,
+     .more = hparams_read_gemma3},
+    {.name = "gemma4_text", .wrapper = "gemma4", .ctx = 131072, .window = 512, GEMMA4},
+    {.name = "gemma4_unified_text",
+     .wrapper = "gemma4_unified",
+     .ctx = 262144,
+     .window = 1024,
+     GEMMA4},
+    {.name = "mixtral",
+     .ctx = 131072,
+     .n_kv = 8,
+     .rule = WINDOW_ALL,
+     .theta = 1e6,
+     .rms_eps = 1e-5,
+     .experts = hparams_read_mixtral},
+    {.name = "qwen3_moe",
+     .ctx = 32768,
+     .window = 4096,
+     .n_kv = 4,
+     .rule = WINDOW_QWEN_MOE,
+     .key_attn = true,
+     .qk_norm = true,
+     .experts = hparams_read_qwen3_moe},
+    {.name = "gpt_oss",
+     .ctx = 131072,
+     .window = 128,
+     .n_kv = 8,
+     .head_dim = 64,
+     .rule = WINDOW_PERIOD,
+     .period = 2,
+     .key_attn = true,
+     .attn_bias = true,
+     .theta = 150000,
+     .rms_eps = 1e-5,
+     .rope = &gpt_oss_rope,
+     .experts = hparams_read_gpt_oss},
 };
 
-static const struct family *find_family(const char *name)
+static const struct family *find_family(const char *name, bool wrapped)
 {
     for (size_t i = 0; i < ARRAY_LEN(families); i++) {
-        if (strcmp(families[i].name, name) == 0)
-            return &families[i];
+        const struct family *f = &families[i];
+        if (strcmp(f->name, name) == 0 || (wrapped && f->wrapper && strcmp(f->wrapper, name) == 0))
+            return f;
     }
     return NULL;
 }
@@ -54,18 +186,27 @@ static enum err_code get_small(const json_t *o, const char *key, enum json_need 
     return rc;
 }
 
-static enum err_code read_dims(struct hparams *hp, const json_t *o, struct err *e)
+static enum err_code read_dims(struct hparams *hp, const json_t *o, const struct family *f,
+                               struct err *e)
 {
-    enum err_code rc = json_get_int(o, "hidden_size", JSON_REQUIRED, 1, DIM_MAX, &hp->d_model, e);
+    const enum json_need need = f->d_model ? JSON_OPTIONAL : JSON_REQUIRED;
+    hp->d_model = f->d_model;
+    hp->d_ff = f->d_ff;
+    hp->n_vocab = f->n_vocab;
+    hp->n_layer = f->n_layer;
+    hp->n_head = f->n_head;
+    enum err_code rc = json_get_int(o, "hidden_size", need, 1, DIM_MAX, &hp->d_model, e);
     if (rc == ERR_OK)
-        rc = json_get_int(o, "intermediate_size", JSON_REQUIRED, 1, DIM_MAX, &hp->d_ff, e);
+        rc = json_get_int(o, "intermediate_size", need, 1, DIM_MAX, &hp->d_ff, e);
     if (rc == ERR_OK)
-        rc = json_get_int(o, "vocab_size", JSON_REQUIRED, 1, DIM_MAX, &hp->n_vocab, e);
+        rc = json_get_int(o, "vocab_size", need, 1, DIM_MAX, &hp->n_vocab, e);
     if (rc == ERR_OK)
-        rc = get_small(o, "num_hidden_layers", JSON_REQUIRED, HP_LAYERS_MAX, &hp->n_layer, e);
+        rc = get_small(o, "num_hidden_layers", need, HP_LAYERS_MAX, &hp->n_layer, e);
     if (rc == ERR_OK)
-        rc = get_small(o, "num_attention_heads", JSON_REQUIRED, HEAD_MAX, &hp->n_head, e);
-    hp->n_kv = hp->n_head;
+        rc = get_small(o, "num_attention_heads", need, HEAD_MAX, &hp->n_head, e);
+    /* null is "as many as heads" in every family, missing is the default. */
+    hp->n_kv = f->n_kv && !json_object_get(o, "num_key_value_heads") ? f->n_kv : hp->n_head;
+    hp->head_dim = f->head_dim;
     if (rc == ERR_OK)
         rc = get_small(o, "num_key_value_heads", JSON_OPTIONAL, HEAD_MAX, &hp->n_kv, e);
     if (rc == ERR_OK)
@@ -90,29 +231,54 @@ static enum err_code read_dims(struct hparams *hp, const json_t *o, struct err *
     return ERR_OK;
 }
 
+static enum err_code check_act(const json_t *o, const struct family *f, struct err *e)
+{
+    const char *key = f->act == ACT_SILU ? "hidden_act" : "hidden_activation";
+    const char *want = f->act == ACT_SILU ? "silu" : "gelu_pytorch_tanh", *act = want;
+    enum err_code rc = json_get_string(o, key, JSON_OPTIONAL, &act, e);
+    if (rc == ERR_OK && strcmp(act, want) != 0)
+        rc = err_set(e, ERR_INPUT, "key '%s': found '%.64s', expected '%s'", key, act, want);
+    return rc;
+}
+
 static enum err_code read_numbers(struct hparams *hp, const json_t *o, const struct family *f,
                                   struct err *e)
 {
-    const char *act = NULL;
     hp->ctx_max = f->ctx;
-    hp->rms_eps = 1e-6;
+    hp->rms_eps = f->rms_eps > 0 ? f->rms_eps : 1e-6;
+    hp->tied = f->tied;
     enum err_code rc =
         json_get_int(o, "max_position_embeddings", JSON_OPTIONAL, 1, INT32_MAX, &hp->ctx_max, e);
     if (rc == ERR_OK)
         rc = json_get_double(o, "rms_norm_eps", JSON_OPTIONAL, 0, 1, &hp->rms_eps, e);
     if (rc == ERR_OK)
         rc = json_get_bool(o, "tie_word_embeddings", JSON_OPTIONAL, &hp->tied, e);
-    if (rc == ERR_OK && f->biases)
+    hp->attn_bias = f->attn_bias;
+    if (rc == ERR_OK && f->key_attn)
         rc = json_get_bool(o, "attention_bias", JSON_OPTIONAL, &hp->attn_bias, e);
-    if (rc == ERR_OK && f->biases)
+    hp->o_bias = hp->attn_bias;
+    hp->attn_bias |= f->qkv_bias;
+    hp->qk_norm = f->qk_norm;
+    if (rc == ERR_OK && f->key_mlp_bias)
         rc = json_get_bool(o, "mlp_bias", JSON_OPTIONAL, &hp->mlp_bias, e);
-    if (rc == ERR_OK)
-        rc = json_get_string(o, "hidden_act", JSON_OPTIONAL, &act, e);
-    if (rc == ERR_OK && act && strcmp(act, "silu") != 0)
-        rc = err_set(e, ERR_INPUT, "key 'hidden_act': found '%.64s', expected 'silu'", act);
-    hp->act = ACT_SILU;
+    hp->act = f->act;
     hp->embed_scale = 1;
     hp->attn_scale = (float)(1 / sqrt((double)hp->head_dim));
+    return rc == ERR_OK ? check_act(o, f, e) : rc;
+}
+
+/* use_sliding_window false means no window, whatever else is said. */
+static enum err_code read_qwen_window(const struct hparams *hp, const json_t *o, int64_t *window,
+                                      int64_t *first, struct err *e)
+{
+    bool use = false;
+    int64_t max_layers = 28;
+    enum err_code rc = json_get_bool(o, "use_sliding_window", JSON_OPTIONAL, &use, e);
+    if (rc == ERR_OK)
+        rc = json_get_int(o, "max_window_layers", JSON_OPTIONAL, 0, INT32_MAX, &max_layers, e);
+    if (!use)
+        *window = 0;
+    *first = MIN2(max_layers, hp->n_layer);
     return rc;
 }
 
@@ -121,17 +287,30 @@ static enum err_code read_window(struct hparams *hp, const json_t *o, const stru
 {
     const json_t *key = json_object_get(o, "sliding_window");
     int64_t window = key ? 0 : f->window; /* null is "none", missing is the default */
+    int64_t first = 0;
     json_t *types = NULL;
     enum err_code rc = json_get_int(o, "sliding_window", JSON_OPTIONAL, 1, INT32_MAX, &window, e);
     if (rc == ERR_OK)
         rc = json_get_array(o, "layer_types", JSON_OPTIONAL, &types, e);
     if (rc != ERR_OK)
         return rc;
+    if (f->rule == WINDOW_QWEN || f->rule == WINDOW_QWEN_MOE)
+        rc = read_qwen_window(hp, o, &window, &first, e);
+    if (rc != ERR_OK)
+        return rc;
+    if (f->rule == WINDOW_QWEN_MOE) {
+        first = 0;
+        types = NULL;
+    }
+    int64_t period = f->period;
+    if (f->key_period && !types)
+        rc = json_get_int(o, f->key_period, JSON_OPTIONAL, 1, INT32_MAX, &period, e);
+    if (rc != ERR_OK)
+        return rc;
     if (!types) {
-        /* Llama has no windows unless its layers are named. */
-        hp->window = f->window ? (int)window : 0;
+        hp->window = f->rule == WINDOW_NONE || first >= hp->n_layer ? 0 : (int)window;
         for (int i = 0; i < hp->n_layer; i++)
-            hp->sliding[i] = hp->window > 0;
+            hp->sliding[i] = hp->window > 0 && i >= first && (!period || (i + 1) % period);
         return ERR_OK;
     }
     if (json_array_size(types) != (size_t)hp->n_layer) {
@@ -178,11 +357,10 @@ static enum err_code find_rope(const struct hparams *hp, const json_t *o, const 
     return rc;
 }
 
-static enum err_code read_original_ctx(struct hparams *hp, const json_t *o, const json_t *rope,
-                                       struct err *e)
+static enum err_code read_original_ctx(const struct hparams *hp, const json_t *o,
+                                       const json_t *rope, double *out, struct err *e)
 {
     static const char *const key = "original_max_position_embeddings";
-    double *out = &hp->rope.original_ctx;
     *out = (double)hp->ctx_max;
     enum err_code rc = json_get_double(rope, key, JSON_OPTIONAL, 1, 1e12, out, e);
     if (rc == ERR_OK)
@@ -225,8 +403,8 @@ static enum err_code read_yarn(struct rope_params *r, const json_t *rope, struct
     return ERR_OK;
 }
 
-static enum err_code read_kind(struct hparams *hp, const char *type, const json_t *o,
-                               const json_t *rope, struct err *e)
+static enum err_code read_kind(const struct hparams *hp, struct rope_params *r, const char *type,
+                               const json_t *o, const json_t *rope, struct err *e)
 {
     static const struct {
         const char *name;
@@ -235,20 +413,22 @@ static enum err_code read_kind(struct hparams *hp, const char *type, const json_
                  {"linear", ROPE_LINEAR},
                  {"llama3", ROPE_LLAMA3},
                  {"yarn", ROPE_YARN},
+                 {"proportional", ROPE_PROPORTIONAL},
                  {"factors", ROPE_FACTORS}};
-    struct rope_params *r = &hp->rope;
     size_t i = 0;
     while (i < ARRAY_LEN(kinds) && strcmp(kinds[i].name, type) != 0)
         i++;
     if (i == ARRAY_LEN(kinds)) {
         return err_set(e, ERR_INPUT,
                        "rope_type '%.64s' is not supported; supported: default, linear, llama3, "
-                       "yarn",
+                       "yarn, proportional",
                        type);
     }
     r->kind = kinds[i].kind;
     if (r->kind == ROPE_DEFAULT)
         return ERR_OK;
+    if (r->kind == ROPE_PROPORTIONAL)
+        return json_get_double(rope, "factor", JSON_OPTIONAL, 1e-6, 1e6, &r->factor, e);
     if (r->kind == ROPE_FACTORS) {
         json_t *list = NULL;
         enum err_code rc = json_get_array(rope, "factors", JSON_REQUIRED, &list, e);
@@ -259,7 +439,7 @@ static enum err_code read_kind(struct hparams *hp, const char *type, const json_
     }
     enum err_code rc = json_get_double(rope, "factor", JSON_REQUIRED, 1e-6, 1e6, &r->factor, e);
     if (rc == ERR_OK && r->kind != ROPE_LINEAR)
-        rc = read_original_ctx(hp, o, rope, e);
+        rc = read_original_ctx(hp, o, rope, &r->original_ctx, e);
     if (rc == ERR_OK && r->kind == ROPE_YARN)
         rc = read_yarn(r, rope, e);
     if (rc == ERR_OK && r->kind == ROPE_LLAMA3) {
@@ -275,20 +455,21 @@ static enum err_code read_kind(struct hparams *hp, const char *type, const json_
     return rc;
 }
 
-static enum err_code read_rope(struct hparams *hp, const json_t *o, struct err *e)
+/* One set of parameters, for heads of head_dim: `rope` is its object or NULL, key_theta where its
+ * base stands outside of that. */
+static enum err_code read_rope_set(const struct hparams *hp, int head_dim, struct rope_params *r,
+                                   const json_t *o, const json_t *rope, const char *key_theta,
+                                   double theta, struct err *e)
 {
-    const json_t *rope = NULL;
     const char *type = NULL, *type_old = NULL;
     double partial = 1;
-    hp->rope = (struct rope_params){.kind = ROPE_DEFAULT, .theta = 10000, .factor = 1};
-    hp->rope.attention_factor = 1;
-    enum err_code rc = find_rope(hp, o, &rope, e);
-    if (rc == ERR_OK)
-        rc = json_get_double(o, "rope_theta", JSON_OPTIONAL, 1, 1e15, &hp->rope.theta, e);
+    *r = (struct rope_params){.kind = ROPE_DEFAULT, .theta = theta, .factor = 1};
+    r->attention_factor = 1;
+    enum err_code rc = json_get_double(o, key_theta, JSON_OPTIONAL, 1, 1e15, &r->theta, e);
     if (rc == ERR_OK)
         rc = json_get_double(o, "partial_rotary_factor", JSON_OPTIONAL, 0, 1, &partial, e);
     if (rc == ERR_OK && rope) {
-        rc = json_get_double(rope, "rope_theta", JSON_OPTIONAL, 1, 1e15, &hp->rope.theta, e);
+        rc = json_get_double(rope, "rope_theta", JSON_OPTIONAL, 1, 1e15, &r->theta, e);
         if (rc == ERR_OK)
             rc = json_get_double(rope, "partial_rotary_factor", JSON_OPTIONAL, 0, 1, &partial, e);
         if (rc == ERR_OK)
@@ -297,14 +478,66 @@ static enum err_code read_rope(struct hparams *hp, const json_t *o, struct err *
         if (rc == ERR_OK)
             rc = json_get_string(rope, "rope_type", JSON_OPTIONAL, &type, e);
         if (rc == ERR_OK)
-            rc = read_kind(hp, type, o, rope, e);
+            rc = read_kind(hp, r, type, o, rope, e);
         rc = err_wrap(e, rc, "rope parameters");
     }
-    int dims = (int)((double)hp->head_dim * partial);
-    hp->rope.partial_dims = dims < hp->head_dim ? dims : 0;
+    if (r->kind == ROPE_PROPORTIONAL) {
+        r->turning_pairs = (int)(partial * head_dim / 2);
+        return rc;
+    }
+    int dims = (int)((double)head_dim * partial);
+    r->partial_dims = dims < head_dim ? dims : 0;
     if (rc == ERR_OK && (dims < 2 || dims % 2))
         rc = err_set(e, ERR_INPUT, "partial_rotary_factor %g rotates %d dims of a head of %d",
-                     partial, dims, hp->head_dim);
+                     partial, dims, head_dim);
+    return rc;
+}
+
+/* Gemma 3's old keys speak of full layers, but for rope_local_base_freq; Gemma 4 has no old keys.
+ */
+static enum err_code read_two_ropes(struct hparams *hp, const json_t *o, const struct family *f,
+                                    struct err *e)
+{
+    const int full_dim = hparams_head_dim(hp, false);
+    json_t *old = NULL, *new = NULL, *full = NULL, *sliding = NULL;
+    enum err_code rc = json_get_object(o, "rope_scaling", JSON_OPTIONAL, &old, e);
+    if (rc == ERR_OK)
+        rc = json_get_object(o, "rope_parameters", JSON_OPTIONAL, &new, e);
+    if (rc == ERR_OK && new)
+        rc = json_get_object(new, "full_attention", JSON_REQUIRED, &full, e);
+    if (rc == ERR_OK && new)
+        rc = json_get_object(new, "sliding_attention", JSON_REQUIRED, &sliding, e);
+    if (rc != ERR_OK)
+        return err_wrap(e, rc, "rope parameters");
+    hp->two_ropes = true;
+    full = old && json_object_size(old) ? old : full;
+    rc = read_rope_set(hp, full_dim, &hp->rope, o, full, "rope_theta", 1e6, e);
+    if (rc == ERR_OK)
+        rc = read_rope_set(hp, hp->head_dim, &hp->rope_sliding, o, sliding, "rope_local_base_freq",
+                           10000, e);
+    if (rc == ERR_OK && f->proportional && !full) {
+        hp->rope.kind = ROPE_PROPORTIONAL;
+        hp->rope.turning_pairs = full_dim / 8;
+    }
+    return rc;
+}
+
+static enum err_code read_rope(struct hparams *hp, const json_t *o, const struct family *f,
+                               struct err *e)
+{
+    const json_t *rope = NULL;
+    if (f->two_ropes)
+        return read_two_ropes(hp, o, f, e);
+    enum err_code rc = find_rope(hp, o, &rope, e);
+    const double theta = f->theta > 0 ? f->theta : 10000;
+    if (rc == ERR_OK)
+        rc = read_rope_set(hp, hp->head_dim, &hp->rope, o, rope, "rope_theta", theta, e);
+    if (rc == ERR_OK && !rope && f->rope) {
+        const double base = hp->rope.theta;
+        hp->rope = *f->rope;
+        hp->rope.theta = base;
+        hp->rope.attention_factor = yarn_scale(1, hp->rope.factor);
+    }
     return rc;
 }
 
@@ -368,17 +601,22 @@ enum err_code hparams_from_config(struct hparams *hp, const json_t *config,
     if (rc != ERR_OK)
         return rc;
     const json_t *o = inner ? inner : config;
-    const struct family *f = find_family(name);
+    const struct family *f = find_family(name, inner != NULL);
     if (!f)
         return unknown_family(name, e);
     memcpy(hp->family, f->name, strlen(f->name) + 1);
-    rc = read_dims(hp, o, e);
+    hp->wrapped = inner != NULL;
+    rc = read_dims(hp, o, f, e);
     if (rc == ERR_OK)
         rc = read_numbers(hp, o, f, e);
     if (rc == ERR_OK)
         rc = read_window(hp, o, f, e);
+    if (rc == ERR_OK && f->more)
+        rc = f->more(hp, o, e);
     if (rc == ERR_OK)
-        rc = read_rope(hp, o, e);
+        rc = read_rope(hp, o, f, e);
+    if (rc == ERR_OK && f->experts)
+        rc = f->experts(hp, o, e);
     if (rc == ERR_OK)
         rc = read_tokens(hp, config, o, generation, e);
     return rc;

@@ -12,7 +12,14 @@
 #define HP_LAYERS_MAX 512
 #define HP_EOS_MAX    16
 
-enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS };
+enum rope_kind {
+    ROPE_DEFAULT,
+    ROPE_LINEAR,
+    ROPE_LLAMA3,
+    ROPE_YARN,
+    ROPE_FACTORS,
+    ROPE_PROPORTIONAL
+};
 enum act_kind { ACT_SILU, ACT_GELU_TANH, ACT_GPTOSS };
 
 struct rope_params {
@@ -21,30 +28,68 @@ struct rope_params {
     double low_freq_factor, high_freq_factor, original_ctx; /* llama3, yarn */
     double beta_fast, beta_slow, attention_factor;          /* yarn */
     bool truncate;
-    int partial_dims; /* rotated dims of a head; 0: all */
+    int partial_dims;  /* rotated dims of a head; 0: all */
+    int turning_pairs; /* ROPE_PROPORTIONAL: the first pairs of a head, the others stand still */
     /* ROPE_FACTORS: GGUF's rope_freqs tensor, the divisor of each frequency; NULL otherwise. */
     const float *factors; /* head_dim / 2, owned by the checkpoint */
 };
 
 struct hparams {
     char family[32]; /* "llama", "mistral", "qwen3": config.json's model_type */
+    bool wrapped;    /* the text model of several parts: its keys stand under text_config */
     int n_layer, n_head, n_kv, head_dim;
     int64_t d_model, d_ff, n_vocab, ctx_max;
     double rms_eps;
-    bool tied; /* head is the embedding */
-    bool attn_bias, mlp_bias;
+    bool tied;                        /* head is the embedding */
+    bool attn_bias, o_bias, mlp_bias; /* on q, k and v; on o; on gate, up and down */
+    bool qk_norm;                     /* heads of q and k are normed before rope */
+    bool post_norms;                  /* attention and MLP have a norm behind them, too */
+    bool norm_plus_one;               /* norms multiply by 1 + w */
+    /* Gemma 4. Full layers have heads of another size; k_eq_v: they have no v of their own, v is
+     * what k is before its norm. v_norm: heads of v are normed without a weight. layer_scalar:
+     * each layer ends with a multiplication. */
+    int head_dim_full, n_kv_full; /* 0: as in sliding layers */
+    bool k_eq_v, v_norm, layer_scalar;
     enum act_kind act;
-    struct rope_params rope;
+    struct rope_params rope; /* of all layers, or of full ones only: */
+    bool two_ropes;          /* sliding layers turn by rope_sliding */
+    struct rope_params rope_sliding;
     int window;                  /* sliding window; 0: none */
     bool sliding[HP_LAYERS_MAX]; /* layers that use it */
     int n_expert, n_expert_used; /* 0: dense */
     int64_t d_ff_expert;
+    bool sparse[HP_LAYERS_MAX]; /* layers that have experts */
+    bool sinks;                 /* heads have a logit without a key */
+    bool router_bias, expert_bias;
+    float act_limit, act_alpha; /* ACT_GPTOSS */
+    bool softmax_all;           /* router: softmax over all experts, else over the chosen ones */
+    bool norm_topk;             /* and then made to sum to 1 */
     float attn_softcap, logit_softcap; /* 0: none */
     float embed_scale, attn_scale;     /* 1 and head_dim^-0.5 unless the family says so */
     int64_t eos[HP_EOS_MAX];           /* config.json united with generation_config.json */
     int n_eos;
     int64_t bos; /* -1: none */
 };
+
+/* Heads of a layer that slides or not. */
+static inline int hparams_head_dim(const struct hparams *hp, bool sliding)
+{
+    return hp->head_dim_full && !sliding ? hp->head_dim_full : hp->head_dim;
+}
+static inline int hparams_n_kv(const struct hparams *hp, bool sliding)
+{
+    return hp->n_kv_full && !sliding ? hp->n_kv_full : hp->n_kv;
+}
+static inline bool hparams_has_v(const struct hparams *hp, bool sliding)
+{
+    return sliding || !hp->k_eq_v;
+}
+
+/* What turns a layer that slides or not. */
+static inline const struct rope_params *hparams_rope(const struct hparams *hp, bool sliding)
+{
+    return hp->two_ropes && sliding ? &hp->rope_sliding : &hp->rope;
+}
 
 /* From a config.json object (text_config inside is followed). generation may be NULL. */
 MUST_USE enum err_code hparams_from_config(struct hparams *hp, const json_t *config,

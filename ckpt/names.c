@@ -19,6 +19,7 @@ enum {
     F_GEMMA4 = 128,
     F_GPT_OSS = 256,
     F_GEMMA = F_GEMMA2 | F_GEMMA3 | F_GEMMA4,
+    F_SPLIT = F_MIXTRAL | F_QWEN3_MOE | F_GEMMA4,
     F_ALL = 511
 };
 
@@ -110,7 +111,36 @@ static const struct {
     {".mlp.switch_mlp.", ".mlp.experts.", F_QWEN3_MOE},
     {".block_sparse_moe.switch_mlp.", ".block_sparse_moe.experts.", F_MIXTRAL},
     {".experts.switch_glu.", ".experts.", F_GEMMA4},
-    {"language_model.model.", "model.language_model.", F_GEMMA4},
+};
+
+/* Where a checkpoint of several parts keeps its text model; the canonical names are those of the
+ * text model alone. */
+static const struct {
+    const char *stored, *hf;
+} wrappers[] = {
+    {"language_model.model.", "model."},
+    {"model.language_model.", "model."},
+    {"language_model.lm_head.", "lm_head."},
+};
+#define MLX_WRAPPER "language_model."
+
+/* Begins of the names of its other parts, also behind "model.". */
+static const char *const asides[] = {"vision_tower.", "multi_modal_projector.", "audio_tower.",
+                                     "embed_audio.",  "embed_vision.",          "vision_embedder."};
+/* Pieces that HF's own writers spell otherwise: Mixtral's numbered experts, and experts fused by
+ * transformers 5, which carry no ".weight". With `whole` the piece is the end of the name. */
+static const struct {
+    const char *stored, *canonical;
+    bool whole;
+    int families;
+} folder_pieces[] = {
+    {".mlp.gate.", ".block_sparse_moe.gate.", false, F_MIXTRAL},
+    {".mlp.experts.", ".block_sparse_moe.experts.", false, F_MIXTRAL},
+    {".w1.weight", ".gate_proj.weight", true, F_MIXTRAL},
+    {".w3.weight", ".up_proj.weight", true, F_MIXTRAL},
+    {".w2.weight", ".down_proj.weight", true, F_MIXTRAL},
+    {".experts.gate_up_proj", ".experts.gate_up_proj.weight", true, F_SPLIT},
+    {".experts.down_proj", ".experts.down_proj.weight", true, F_SPLIT},
 };
 
 static int family_flag(const char *family)
@@ -198,6 +228,16 @@ static bool swap_piece(const char *name, const char *from, const char *to, char 
     return put(out, head, to, at + strlen(from));
 }
 
+static bool is_aside(const char *stored)
+{
+    const char *name = str_starts(stored, "model.") ? stored + strlen("model.") : stored;
+    for (size_t i = 0; i < ARRAY_LEN(asides); i++) {
+        if (str_starts(name, asides[i]))
+            return true;
+    }
+    return false;
+}
+
 enum names_match names_from_folder(const char *family, const char *stored, char out[CKPT_NAME_MAX])
 {
     int flag = family_flag(family);
@@ -205,19 +245,33 @@ enum names_match names_from_folder(const char *family, const char *stored, char 
     if (str_ends(stored, ".rotary_emb.inv_freq"))
         return NAMES_DROPPED;
     put(out, stored, "", "");
+    if ((flag & F_GEMMA) && is_aside(stored))
+        return NAMES_ASIDE;
+    for (size_t i = 0; (flag & F_GEMMA) && i < ARRAY_LEN(wrappers); i++) {
+        if (swap_piece(out, wrappers[i].stored, wrappers[i].hf, step)) {
+            memcpy(out, step, CKPT_NAME_MAX);
+            break;
+        }
+    }
     for (size_t i = 0; i < ARRAY_LEN(mlx_pieces); i++) {
         if ((mlx_pieces[i].families & flag) &&
             swap_piece(out, mlx_pieces[i].mlx, mlx_pieces[i].hf, step))
             memcpy(out, step, CKPT_NAME_MAX);
     }
+    for (size_t i = 0; i < ARRAY_LEN(folder_pieces); i++) {
+        bool fits = !folder_pieces[i].whole || str_ends(out, folder_pieces[i].stored);
+        if ((folder_pieces[i].families & flag) && fits &&
+            swap_piece(out, folder_pieces[i].stored, folder_pieces[i].canonical, step))
+            memcpy(out, step, CKPT_NAME_MAX);
+    }
     return NAMES_KNOWN;
 }
 
-bool names_to_mlx(const char *family, const char *canonical, char out[CKPT_NAME_MAX])
+bool names_to_mlx(const char *family, bool wrapped, const char *canonical, char out[CKPT_NAME_MAX])
 {
     int flag = family_flag(family);
     char step[CKPT_NAME_MAX];
-    if (!put(out, canonical, "", ""))
+    if (!put(out, wrapped && (flag & F_GEMMA) ? MLX_WRAPPER : "", canonical, ""))
         return false;
     for (size_t i = 0; i < ARRAY_LEN(mlx_pieces); i++) {
         if (!(mlx_pieces[i].families & flag))
@@ -268,6 +322,11 @@ int names_layer(const char *name)
     for (at += 7; *at >= '0' && *at <= '9' && digits < 6; at++, digits++)
         layer = 10 * layer + (*at - '0');
     return digits && *at == '.' ? layer : -1;
+}
+
+bool names_gate_then_up(const char *family)
+{
+    return (family_flag(family) & F_SPLIT) != 0;
 }
 
 bool names_gguf_plus_one(const char *family, const char *canonical)

@@ -1,4 +1,6 @@
-/* qformat.c: the value of a packed affine weight in bf16, rounded once.
+/* qformat.c: the value of a packed weight in bf16, rounded once, and the names of the modes.
+ *
+ * A block float's product has at most 4 + 4 + 24 significant bits: exact in a double.
  *
  * The product of a code and a bf16 scale has at most 16 significant bits, so it is exact in a
  * double, overflow of f32 included. The sum is not always: its rounding error is recovered exactly
@@ -58,4 +60,36 @@ uint16_t qformat_bf16(uint32_t q, float s, float b, enum dtype scale)
     if (scale == DT_BF16)
         return qformat_bf16_exact(q, s, b);
     return bf16_from_f32(fmaf((float)q, s, b));
+}
+
+uint16_t qformat_block_bf16(float element, float s, float global)
+{
+    double p = (double)element * (double)s * (double)global;
+    return isnan(p) ? BF16_NAN : round_double_bf16(p);
+}
+
+static const struct {
+    const char *name;
+    struct qformat q;
+} blocks[] = {
+    {"mxfp4", {4, 32, DT_F8_E8M0}}, {"mxfp8", {8, 32, DT_F8_E8M0}}, {"nvfp4", {4, 16, DT_F8_E4M3}}};
+
+const char *qformat_mode(struct qformat q)
+{
+    for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
+        if (qformat_same(q, blocks[i].q))
+            return blocks[i].name;
+    }
+    return "affine";
+}
+
+bool qformat_find_block(const char *mode, struct qformat *q)
+{
+    for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
+        if (strcmp(mode, blocks[i].name) == 0) {
+            *q = blocks[i].q;
+            return true;
+        }
+    }
+    return false;
 }

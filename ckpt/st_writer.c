@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "common/arena.h"
-#include "common/hash.h"
 #include "common/io.h"
 
 #define DATA_ALIGN 64
@@ -19,6 +18,7 @@ struct st_writer {
     char *path;
     struct io_out *out;
     struct sha256 *sha;
+    size_t hashed; /* bytes that will come and are hashed already */
     struct arena *arena;
     struct tensor *tensors; /* data is NULL; bytes is the declared size */
     size_t n, cap;
@@ -144,7 +144,9 @@ static void skip_done(struct st_writer *w)
 
 static enum err_code write_bytes(struct st_writer *w, const void *data, size_t bytes, struct err *e)
 {
-    sha256_update(w->sha, data, bytes);
+    size_t n = MIN2(bytes, w->hashed);
+    w->hashed -= n;
+    sha256_update(w->sha, (const uint8_t *)data + n, bytes - n);
     return io_out_write(w->out, data, bytes, e);
 }
 
@@ -179,6 +181,12 @@ enum err_code st_writer_begin(struct st_writer *w, struct err *e)
 const char *st_writer_next(const struct st_writer *w)
 {
     return w->begun && w->next < w->n ? w->tensors[w->next].name : NULL;
+}
+
+void st_writer_hash(struct st_writer *w, const void *data, size_t bytes, struct sha256_piece *p)
+{
+    sha256_update_beside(w->sha, data, bytes, p);
+    w->hashed += bytes;
 }
 
 enum err_code st_writer_data(struct st_writer *w, const char *name, const void *data, size_t bytes,

@@ -8,6 +8,7 @@
 #define ASSAY_CKPT_ST_WRITER_H
 
 #include "ckpt/container.h"
+#include "common/hash.h"
 
 struct st_writer;
 
@@ -23,6 +24,9 @@ const char *st_writer_next(const struct st_writer *w);
 /* Appends to the tensor `name`, which must be the next one. */
 MUST_USE enum err_code st_writer_data(struct st_writer *w, const char *name, const void *data,
                                       size_t bytes, struct err *e);
+/* Hashes the file's next bytes beside *p, nearly for nothing, before st_writer_data gets them: the
+ * same bytes, in the same order. */
+void st_writer_hash(struct st_writer *w, const void *data, size_t bytes, struct sha256_piece *p);
 /* ERR_INTERNAL when bytes are missing. Gives the file's SHA-256. Frees w. */
 MUST_USE enum err_code st_writer_finish(struct st_writer *w, char hex[65], struct err *e);
 void st_writer_abort(struct st_writer *w);

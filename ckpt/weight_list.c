@@ -1,7 +1,8 @@
 /* weight_list.c: stored tensors -> weights under canonical names, with role, layer and encoding.
  *
  * A packed MLX module is bound from three tensors and checked; every other tensor is a weight by
- * itself. What is no weight is left out: rope tables, a head beside a tied embedding.
+ * itself; experts are stacked in the end (weight_experts.c). What is no weight is left out: rope
+ * tables, a head beside a tied embedding.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,11 +110,11 @@ static enum err_code bind_folder(struct checkpoint *c, const struct items *all,
                                  const struct tensor *t, struct ckpt_weight *w, bool *skip,
                                  struct err *e)
 {
-    static const char *const ends[] = {".weight", ".scales", ".biases"};
+    static const char *const ends[] = {".weight", ".scales", ".biases", ".global_scale"};
     const json_t *block = mlx_layout_block(c->config);
     char module[CKPT_NAME_MAX] = "";
     int part = -1;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < (int)ARRAY_LEN(ends); i++) {
         if (str_ends(t->name, ends[i])) {
             size_t n = strlen(t->name) - strlen(ends[i]);
             memcpy(module, t->name, n);
@@ -135,16 +136,18 @@ static enum err_code bind_folder(struct checkpoint *c, const struct items *all,
     enum err_code rc = mlx_layout_module(block, module, scales != NULL, &m, e);
     if (rc != ERR_OK)
         return rc;
-    if (m.quantized && !m.affine)
+    if (m.quantized && !m.known)
         forbid(c, module, m.mode);
-    if (!m.quantized || !m.affine)
+    if (!m.quantized || !m.known)
         return part == 2 && !scales
                    ? err_set(e, ERR_INPUT, "module '%s': biases without scales", module)
                    : ERR_OK;
     *skip = part > 0;
     if (*skip)
         return ERR_OK;
-    rc = mlx_layout_bind(w, &m, t, scales, find_part(all, module, ".biases"), e);
+    struct mlx_parts parts = {t, scales, find_part(all, module, ".biases"),
+                              find_part(all, module, ".global_scale")};
+    rc = mlx_layout_bind(w, &m, &parts, e);
     return err_wrap(e, rc, "module '%s'", module);
 }
 
@@ -172,6 +175,22 @@ static enum err_code mark_rope(struct checkpoint *c, struct ckpt_weight *w, stru
     return ERR_OK;
 }
 
+/* gpt-oss's experts in a folder of HF's. */
+static enum err_code add_gpt_oss(struct checkpoint *c, const struct items *all,
+                                 const struct item *it, struct err *e)
+{
+    char module[CKPT_NAME_MAX] = "";
+    size_t first = c->n_weights;
+    if (str_ends(it->t->name, "_blocks"))
+        snprintf(module, sizeof module, "%.*s", (int)(strlen(it->t->name) - strlen("_blocks")),
+                 it->t->name);
+    const struct tensor *scales = find_part(all, module, "_scales");
+    enum err_code rc = weight_gpt_oss_add(c, it->t->name, it->t, scales, e);
+    for (size_t i = first; i < c->n_weights; i++)
+        c->weights[i].layer = names_layer(c->weights[i].name);
+    return err_wrap(e, rc, "%s", it->file->path);
+}
+
 static enum err_code add_weight(struct checkpoint *c, const struct items *all,
                                 const struct item *it, const char *family, struct err *e)
 {
@@ -179,8 +198,15 @@ static enum err_code add_weight(struct checkpoint *c, const struct items *all,
     struct ckpt_weight *w = &c->weights[c->n_weights];
     bool gguf = it->file->kind == CONTAINER_GGUF, skip = false;
     *w = (struct ckpt_weight){.stored = it->t->name, .ggml = GGML_NONE};
+    if (!gguf && family && strcmp(family, "gpt_oss") == 0 && weight_gpt_oss_takes(it->t->name))
+        return add_gpt_oss(c, all, it, e);
     enum names_match match = gguf ? names_from_gguf(family, it->t->name, name)
                                   : names_from_folder(family, it->t->name, name);
+    if (match == NAMES_ASIDE) {
+        c->asides[c->n_asides++] =
+            (struct ckpt_aside){it->t->name, it->t->bytes, tensor_elems(it->t)};
+        return ERR_OK;
+    }
     if (match == NAMES_DROPPED || (c->hp_ok && c->hp.tied && str_starts(name, "lm_head.")))
         return ERR_OK;
     w->name = arena_strdup(c->priv->arena, name);
@@ -214,14 +240,20 @@ enum err_code weight_list_build(struct checkpoint *c, struct err *e)
     enum err_code rc = collect(c, &all, e);
     if (rc != ERR_OK)
         return rc;
-    c->weights = arena_array(c->priv->arena, all.n + 1, sizeof *c->weights);
-    if (!c->weights)
+    /* Room for stacked experts beside their parts, gate and up in one being two. */
+    c->weights = arena_array(c->priv->arena, 3 * all.n + 1, sizeof *c->weights);
+    c->asides = arena_array(c->priv->arena, all.n + 1, sizeof *c->asides);
+    if (!c->weights || !c->asides)
         return arena_error(c->priv->arena, all.n, e);
     for (size_t i = 0; i < all.n; i++) {
         rc = add_weight(c, &all, &all.item[i], family, e);
         if (rc != ERR_OK)
             return rc;
     }
+    qsort(c->weights, c->n_weights, sizeof *c->weights, compare_weights);
+    rc = weight_experts_stack(c, family, e);
+    if (rc != ERR_OK)
+        return rc;
     qsort(c->weights, c->n_weights, sizeof *c->weights, compare_weights);
     for (size_t i = 1; i < c->n_weights; i++) {
         if (strcmp(c->weights[i - 1].name, c->weights[i].name) == 0)

@@ -28,6 +28,7 @@ enum err_code cmd_convert(int argc, char **argv, const struct cmd_env *env, stru
 enum err_code cmd_inspect(int argc, char **argv, const struct cmd_env *env, struct err *e);
 enum err_code cmd_infer(int argc, char **argv, const struct cmd_env *env, struct err *e);
 enum err_code cmd_compare(int argc, char **argv, const struct cmd_env *env, struct err *e);
+enum err_code cmd_sweep(int argc, char **argv, const struct cmd_env *env, struct err *e);
 enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct err *e);
 enum err_code cmd_doctor(int argc, char **argv, const struct cmd_env *env, struct err *e);
 

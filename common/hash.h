@@ -36,6 +36,18 @@ HASH_FN uint64_t hash_row_word(uint64_t i, uint32_t bits)
 struct sha256;
 struct sha256 *sha256_new(void); /* NULL: out of memory */
 void sha256_update(struct sha256 *s, const void *data, size_t bytes);
+/* One update of each of two messages. Where the processor has SHA instructions, what both have in
+ * length takes the time of one of them. */
+void sha256_update2(struct sha256 *a, const void *data_a, size_t bytes_a, struct sha256 *b,
+                    const void *data_b, size_t bytes_b);
+/* The next bytes of a message, to be hashed beside those of another. */
+struct sha256_piece {
+    struct sha256 *sha;
+    const uint8_t *data;
+    size_t bytes;
+};
+/* Updates s with data, and p with as many of its bytes, which are then taken off it. */
+void sha256_update_beside(struct sha256 *s, const void *data, size_t bytes, struct sha256_piece *p);
 void sha256_final(struct sha256 *s, uint8_t out[32]); /* frees s */
 void sha256_of(const void *data, size_t bytes, uint8_t out[32]);
 void sha256_hex(const uint8_t digest[32], char hex[SHA256_HEX]);

@@ -52,6 +52,29 @@ void io_out_abort(struct io_out *o); /* removes the temporary file; frees o; NUL
 MUST_USE enum err_code io_write_all(const char *path, const void *data, size_t bytes, bool replace,
                                     struct err *e);
 
+/* Removes a file and syncs its folder; none there is fine. */
+MUST_USE enum err_code io_remove(const char *path, struct err *e);
+
+/* ---- one file that grows in place ------------------------------------------------------------ */
+struct io_grow;
+/* Opens or makes the file and locks it until io_grow_close: ERR_BUSY when another process has it.
+ */
+MUST_USE enum err_code io_grow_open(struct io_grow **g, const char *path, struct err *e);
+uint64_t io_grow_bytes(const struct io_grow *g); /* with what is gathered */
+int io_grow_fd(const struct io_grow *g);
+/* Gathers; a full mebibyte goes out. A failed write loses what was gathered and leaves the file as
+ * it was before. */
+MUST_USE enum err_code io_grow_put(struct io_grow *g, const void *data, size_t n, struct err *e);
+MUST_USE enum err_code io_grow_write(struct io_grow *g, struct err *e); /* what is gathered */
+MUST_USE enum err_code io_grow_sync(struct io_grow *g, struct err *e);  /* and to the disk */
+/* Bytes that were put in one io_grow_put, gathered or written, or bytes of the file. */
+MUST_USE enum err_code io_grow_read(struct io_grow *g, uint64_t at, void *data, size_t n,
+                                    struct err *e);
+MUST_USE enum err_code io_grow_cut(struct io_grow *g, uint64_t bytes, struct err *e);
+MUST_USE enum err_code io_grow_overwrite(struct io_grow *g, uint64_t at, const void *data, size_t n,
+                                         struct err *e);
+void io_grow_close(struct io_grow *g); /* unlocks; what is gathered and not written is lost */
+
 /* ---- one folder, made whole or not at all --------------------------------------------------- */
 struct io_dir_out;
 /* Makes `<path>.assay-tmp`, after removing one that a dead run left (a live one holds
@@ -62,6 +85,9 @@ MUST_USE enum err_code io_dir_out_open(struct io_dir_out **d, const char *path, 
 const char *io_dir_out_path(const struct io_dir_out *d); /* where to write; borrowed */
 MUST_USE enum err_code io_dir_out_commit(struct io_dir_out *d, struct err *e);
 void io_dir_out_abort(struct io_dir_out *d);
+/* Removes a file, or a folder with all it holds; links are removed, not followed. Not being there
+ * is fine. */
+MUST_USE enum err_code io_remove_tree(const char *path, struct err *e);
 
 /* ---- lines ---------------------------------------------------------------------------------- */
 struct io_lines;

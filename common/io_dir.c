@@ -34,8 +34,7 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
     return remove(path);
 }
 
-/* Links are removed, not followed. */
-static enum err_code remove_tree(const char *path, struct err *e)
+enum err_code io_remove_tree(const char *path, struct err *e)
 {
     if (!io_exists(path))
         return ERR_OK;
@@ -74,7 +73,6 @@ static enum err_code sync_tree(const struct io_dir_out *d, struct err *e)
 static enum err_code take_lock(struct io_dir_out *d, struct err *e)
 {
     for (int tries = 0; tries < 100; tries++) {
-        struct stat a, b;
         int fd = io_fault_hit(IO_FAULT_WRITE)
                      ? -1
                      : open(d->lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -88,8 +86,7 @@ static enum err_code take_lock(struct io_dir_out *d, struct err *e)
             close(fd);
             return rc;
         }
-        if (fstat(fd, &a) == 0 && lstat(d->lock, &b) == 0 && a.st_ino == b.st_ino &&
-            a.st_dev == b.st_dev) {
+        if (io_still_named(fd, d->lock)) {
             d->lock_fd = fd;
             return ERR_OK;
         }
@@ -153,13 +150,13 @@ static enum err_code make_tmp(struct io_dir_out *d, struct err *e)
         return rc;
     if (io_exists(d->old)) {
         /* Only while the target is missing is the old folder the good one. */
-        rc = io_exists(d->path) ? remove_tree(d->old, e) : io_rename(d->old, d->path, false, e);
+        rc = io_exists(d->path) ? io_remove_tree(d->old, e) : io_rename(d->old, d->path, false, e);
         if (rc != ERR_OK)
             return rc;
     }
     rc = check_target(d, e);
     if (rc == ERR_OK)
-        rc = remove_tree(d->tmp, e);
+        rc = io_remove_tree(d->tmp, e);
     if (rc == ERR_OK && (io_fault_hit(IO_FAULT_WRITE) || mkdir(d->tmp, 0777) != 0))
         rc = err_errno(e, "%s: create", d->path);
     return rc;
@@ -235,8 +232,8 @@ enum err_code io_dir_out_commit(struct io_dir_out *d, struct err *e)
     /* The new folder is in place and safe. What cannot be removed of the old one now is removed by
      * the next run, so it is no reason to call this one failed. */
     if (rc == ERR_OK) {
-        (void)!remove_tree(d->tmp, NULL);
-        (void)!remove_tree(d->old, NULL);
+        (void)!io_remove_tree(d->tmp, NULL);
+        (void)!io_remove_tree(d->old, NULL);
     }
     free_dir(d);
     return rc;
@@ -246,6 +243,6 @@ void io_dir_out_abort(struct io_dir_out *d)
 {
     if (!d)
         return;
-    (void)!remove_tree(d->tmp, NULL);
+    (void)!io_remove_tree(d->tmp, NULL);
     free_dir(d);
 }

@@ -25,15 +25,6 @@ struct io_out {
     uint64_t off; /* of the next sequential byte, gathered ones counted */
 };
 
-/* True when fd, now locked, is still the file called path: it may have been removed by another
- * run between open and lock. */
-static bool still_named(int fd, const char *path)
-{
-    struct stat a, b;
-    return fstat(fd, &a) == 0 && lstat(path, &b) == 0 && a.st_dev == b.st_dev &&
-           a.st_ino == b.st_ino;
-}
-
 static bool all_digits(const char *s)
 {
     return *s && s[strspn(s, "0123456789")] == 0;
@@ -44,7 +35,7 @@ static void remove_if_dead(const char *path)
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && still_named(fd, path))
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && io_still_named(fd, path))
         unlink(path);
     close(fd);
 }
@@ -92,7 +83,7 @@ static enum err_code create(struct io_out *o, struct err *e)
                     ? -1
                     : open(o->tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
         if (o->fd >= 0) {
-            if (flock(o->fd, LOCK_EX | LOCK_NB) == 0 && still_named(o->fd, o->tmp))
+            if (flock(o->fd, LOCK_EX | LOCK_NB) == 0 && io_still_named(o->fd, o->tmp))
                 return ERR_OK;
             close(o->fd);
             o->fd = -1;

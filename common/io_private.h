@@ -26,6 +26,9 @@ MUST_USE enum err_code io_sync(int fd, const char *path, struct err *e);
 MUST_USE enum err_code io_sync_parent(const char *path, struct err *e);
 /* rename; never over an existing name unless replace. */
 MUST_USE enum err_code io_rename(const char *from, const char *to, bool replace, struct err *e);
+/* True when fd is still the file called path: another run may have removed or replaced it between
+ * an open and a lock. */
+bool io_still_named(int fd, const char *path);
 /* The folder of path: "." when it names none. Heap; NULL: out of memory. */
 char *io_parent(const char *path);
 

@@ -101,6 +101,20 @@ enum err_code io_sync(int fd, const char *path, struct err *e)
     return ERR_OK;
 }
 
+bool io_still_named(int fd, const char *path)
+{
+    struct stat a, b;
+    return fstat(fd, &a) == 0 && lstat(path, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
+enum err_code io_remove(const char *path, struct err *e)
+{
+    if (io_fault_hit(IO_FAULT_WRITE) || unlink(path) != 0)
+        return errno == ENOENT ? ERR_OK : err_errno(e, "%s: remove", path);
+    return io_sync_parent(path, e);
+}
+
 char *io_parent(const char *path)
 {
     const char *slash = strrchr(path, '/');

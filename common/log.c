@@ -32,6 +32,22 @@ uint64_t clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+int64_t clock_unix(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec;
+}
+
+const char *clock_utc(char buf[32], int64_t unix_seconds)
+{
+    time_t t = (time_t)unix_seconds;
+    struct tm tm;
+    if (!gmtime_r(&t, &tm) || !strftime(buf, 32, "%Y-%m-%d %H:%M:%S UTC", &tm))
+        snprintf(buf, 32, "%lld", (long long)unix_seconds);
+    return buf;
+}
+
 /* One line in one piece, whoever else writes; the progress line makes room and is redrawn later. */
 static void say(const char *kind, const char *fmt, va_list ap) PRINTF_LIKE(2, 0);
 static void say(const char *kind, const char *fmt, va_list ap)

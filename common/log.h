@@ -30,5 +30,8 @@ void progress_end(struct progress *p);
 void progress_text(const struct progress *p, uint64_t elapsed_ns, char *buf, size_t size);
 
 uint64_t clock_ns(void); /* monotonic; for rates and benchmarks, never for data */
+/* Seconds since 1970, for when a run of a sweep took place; and as "2024-02-29 03:17:00 UTC". */
+int64_t clock_unix(void);
+const char *clock_utc(char buf[32], int64_t unix_seconds);
 
 #endif

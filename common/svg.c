@@ -255,7 +255,24 @@ static void put_legend(struct strbuf *b, const struct frame *f, const struct svg
     }
 }
 
-/* Frame, axes and legend of plots with two number axes. */
+/* At least two pixels high, so that a single value can be seen. */
+static void put_band(struct strbuf *b, const struct frame *f)
+{
+    const struct svg_band *band = f->plot->band;
+    double top = band ? to_pixel(&f->y, band->hi) : (double)NAN;
+    double bottom = band ? to_pixel(&f->y, band->lo) : (double)NAN;
+    if (!isfinite(top) || !isfinite(bottom) || bottom < top)
+        return;
+    double height = MAX2(bottom - top, 2.0);
+    strbuf_puts(b, "<rect");
+    put_attr(b, "x", LEFT);
+    put_attr(b, "y", (top + bottom - height) / 2);
+    put_attr(b, "width", f->width - LEFT - RIGHT);
+    put_attr(b, "height", height);
+    strbuf_puts(b, " fill=\"var(--muted,#888)\" fill-opacity=\"0.2\"/>\n");
+}
+
+/* Frame, axes, band and legend of plots with two number axes. */
 static void begin_xy(struct strbuf *b, struct frame *f, const struct svg_plot *p,
                      const struct svg_series *series, size_t n)
 {
@@ -269,8 +286,13 @@ static void begin_xy(struct strbuf *b, struct frame *f, const struct svg_plot *p
             extend(&f->y, series[s].y[i]);
         }
     }
+    if (p->band) {
+        extend(&f->y, p->band->lo);
+        extend(&f->y, p->band->hi);
+    }
     set_ticks(&f->x);
     set_ticks(&f->y);
+    put_band(b, f);
     put_y_axis(b, f);
     put_x_axis(b, f);
     put_legend(b, f, series, n);

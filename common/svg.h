@@ -10,10 +10,16 @@
 
 #include "common/str.h"
 
+/* A range of y that is shaded over the whole width, such as what was accepted. */
+struct svg_band {
+    double lo, hi;
+};
+
 struct svg_plot {
     const char *title, *x_label, *y_label;
-    int width, height; /* 0: 640 x 320 */
-    bool y_log;        /* decades; lines and scatter only */
+    int width, height;           /* 0: 640 x 320 */
+    bool y_log;                  /* decades; lines and scatter only */
+    const struct svg_band *band; /* NULL: none; lines and scatter only */
 };
 
 struct svg_series {

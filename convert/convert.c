@@ -10,7 +10,7 @@ static void set_quantized(struct plan_item *it, const struct convert_options *o)
         it->note[0] = 0;
     } else if (!it->packed) {
         plan_set_dense(it, o->rest);
-        snprintf(it->note, sizeof it->note, "%s has no affine form: rounded to %s",
+        snprintf(it->note, sizeof it->note, "%s has no packed form: rounded to %s",
                  ggml_type_name(it->w->ggml), dtype_name(o->rest));
     }
 }

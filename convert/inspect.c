@@ -26,9 +26,31 @@ static json_t *hparams(const struct hparams *hp)
         json_object_set_new(o, "experts", json_integer(hp->n_expert));
         json_object_set_new(o, "experts_used", json_integer(hp->n_expert_used));
     }
-    if (hp->window)
+    if (hp->window) {
+        char pattern[HP_LAYERS_MAX + 1] = "";
+        for (int i = 0; i < hp->n_layer; i++)
+            pattern[i] = hp->sliding[i] ? 'w' : 'F';
         json_object_set_new(o, "window", json_integer(hp->window));
+        json_object_set_new(o, "layer_windows", json_string(pattern));
+    }
+    if (hp->two_ropes)
+        json_object_set_new(o, "rope_theta_window", json_real(hp->rope_sliding.theta));
+    if (hp->head_dim_full) {
+        json_object_set_new(o, "kv_heads_full", json_integer(hp->n_kv_full));
+        json_object_set_new(o, "head_dim_full", json_integer(hp->head_dim_full));
+    }
     return o;
+}
+
+/* Parts that are listed and not run. */
+static json_t *asides(const struct checkpoint *c)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < c->n_asides; i++)
+        json_array_append_new(list, json_pack("{s:s,s:I,s:I}", "name", c->asides[i].name, "weights",
+                                              (json_int_t)c->asides[i].elems, "bytes",
+                                              (json_int_t)c->asides[i].bytes));
+    return list;
 }
 
 static enum err_code files(const struct checkpoint *c, bool with_hashes, json_t **out,
@@ -171,6 +193,8 @@ enum err_code inspect_checkpoint(const struct checkpoint *c, bool with_hashes, j
     json_object_set_new(o, "roles", sums(c, true));
     json_object_set_new(o, "formats", sums(c, false));
     json_object_set_new(o, "tensors", tensors(c));
+    if (c->n_asides)
+        json_object_set_new(o, "set_aside", asides(c));
     *out = o;
     return o ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory");
 }
@@ -293,6 +317,15 @@ static void put_tensors(struct strbuf *out, const json_t *list)
     }
 }
 
+static void put_asides(struct strbuf *out, const json_t *list)
+{
+    size_t i;
+    json_t *t;
+    json_array_foreach(list, i, t)
+        strbuf_printf(out, "%-50s  set aside: not of the text model  %12lld\n", text_of(t, "name"),
+                      int_of(t, "bytes"));
+}
+
 void inspect_text(const json_t *facts, struct strbuf *out)
 {
     const json_t *t = json_object_get(facts, "totals");
@@ -323,4 +356,5 @@ void inspect_text(const json_t *facts, struct strbuf *out)
         put_sums(out, "format", json_object_get(facts, "formats"));
     }
     put_tensors(out, json_object_get(facts, "tensors"));
+    put_asides(out, json_object_get(facts, "set_aside"));
 }

@@ -4,7 +4,7 @@ _assay()
     local word=${COMP_WORDS[COMP_CWORD]}
     if [ "$COMP_CWORD" = 1 ]; then
         mapfile -t COMPREPLY < <(compgen -W \
-            "quantize convert inspect infer compare bench doctor" -- "$word")
+            "quantize convert inspect infer compare sweep bench doctor" -- "$word")
     elif [[ $word == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$(assay "${COMP_WORDS[1]}" --complete 2>/dev/null)" \
             -- "$word")

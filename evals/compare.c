@@ -99,6 +99,7 @@ static enum err_code run_variant(struct comparison *c, struct variant *v, struct
                               .trace = path.data,
                               .trace_level = TRACE_TOKENS,
                               .trace_top = 5,
+                              .max_failures = -1,
                               .interrupted = o->interrupted,
                               .on_progress = on_requests,
                               .ctx = (void *)(uintptr_t)o};
@@ -185,8 +186,8 @@ static enum err_code sum_answers(const struct whole *w, struct pair *p, struct e
 }
 
 /* The scripts of a record's prompt and answer. */
-static enum err_code scripts_of(const struct census *s, const struct tokenizer *t,
-                                const struct trace_record *r, census_scripts *out, struct err *e)
+static enum err_code scripts_of(const struct script_census *s, const struct tokenizer *t,
+                                const struct trace_record *r, script_census_set *out, struct err *e)
 {
     struct strbuf b = {0};
     size_t garbled;
@@ -194,8 +195,8 @@ static enum err_code scripts_of(const struct census *s, const struct tokenizer *
     if (rc == ERR_OK)
         rc = strbuf_ok(&b, e);
     if (rc == ERR_OK) {
-        *out = b.len ? census_text(s, b.data, b.len, &garbled) : 0;
-        *out |= census_text(s, r->text, r->text_len, &garbled);
+        *out = b.len ? script_census_text(s, b.data, b.len, &garbled) : 0;
+        *out |= script_census_text(s, r->text, r->text_len, &garbled);
     }
     strbuf_free(&b);
     return rc;
@@ -207,25 +208,25 @@ static enum err_code scripts_of(const struct census *s, const struct tokenizer *
 static enum err_code describe_answers(struct whole *w, struct pair *p, struct err *e)
 {
     const struct tokenizer *t = compare_tokenizer(&w->c);
-    struct census *s = NULL;
+    struct script_census *s = NULL;
     p->answers = calloc(p->n_records + 1, sizeof *p->answers);
     enum err_code rc = p->answers ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory");
     if (rc == ERR_OK && t)
-        rc = census_new(&s, e);
+        rc = script_census_new(&s, e);
     p->has_census = t != NULL;
     for (size_t i = 0; i < p->n_records && rc == ERR_OK; i++) {
         const struct trace_record *x = &p->ref->trace->records[i], *y = &p->var->trace->records[i];
         struct pair_answer *a = &p->answers[i];
-        census_scripts allowed = 0;
+        script_census_set allowed = 0;
         rc = measure_edits(x, y, &a->edits, e);
         if (rc == ERR_OK && t)
             rc = scripts_of(s, t, x, &allowed, e);
         if (rc == ERR_OK && t)
-            rc = census_answer(s, t, x, allowed, &a->ref, e);
+            rc = script_census_answer(s, t, x, allowed, &a->ref, e);
         if (rc == ERR_OK && t)
-            rc = census_answer(s, t, y, allowed, &a->var, e);
+            rc = script_census_answer(s, t, y, allowed, &a->var, e);
     }
-    census_free(s);
+    script_census_free(s);
     return rc == ERR_OK ? sum_answers(w, p, e) : rc;
 }
 
@@ -510,7 +511,7 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
     if (models && !o->prompts)
         rc = err_set(e, ERR_USAGE, "--prompts F is missing: models need prompts, traces do not");
     if (rc == ERR_OK && models)
-        rc = prompts_census(o->prompts, &c->census, e);
+        rc = census_take(&c->census, o->prompts, e);
     if (rc == ERR_OK)
         rc = take_reference(w, o, e);
     for (size_t i = 1; i < o->n_paths && rc == ERR_OK; i++)
@@ -532,6 +533,7 @@ void compare_free(struct comparison *c)
     if (!c)
         return;
     struct whole *w = (struct whole *)c;
+    census_free(&c->census);
     for (size_t i = 0; c->variants && i < c->n_variants; i++)
         trace_free(c->variants[i].trace);
     for (size_t i = 0; c->pairs && i + 1 < c->n_variants; i++) {

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-#include "evals/census.h"
+#include "evals/script_census.h"
 #include "evals/figures.h"
 #include "evals/self.h"
 #include "evals/weights.h"
@@ -23,7 +23,7 @@
 /* One answer of both sides, free-running. */
 struct pair_answer {
     int64_t edits; /* -1: not counted (measure.h) */
-    struct census_answer ref, var;
+    struct script_census_answer ref, var;
 };
 
 struct variant {
@@ -94,7 +94,7 @@ struct comparison {
     struct variant *variants; /* [0] is the reference */
     size_t n_variants;
     struct pair *pairs; /* n_variants - 1 */
-    struct prompt_census census;
+    struct census census;
     char arith[16], device[32];
     int32_t *cluster; /* of each record of the reference: its line */
     size_t n_clusters;

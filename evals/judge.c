@@ -28,6 +28,7 @@ void judge_fields(const struct checkpoint *ref, const struct checkpoint *var, ch
                   size_t size)
 {
     const struct hparams *a = &ref->hp, *b = &var->hp;
+    const double sliding_a = hparams_rope(a, true)->theta, sliding_b = hparams_rope(b, true)->theta;
     const struct {
         const char *name;
         double a, b;
@@ -42,6 +43,7 @@ void judge_fields(const struct checkpoint *ref, const struct checkpoint *var, ch
                   {"rope base", a->rope.theta, b->rope.theta},
                   {"rope scaling", (double)a->rope.kind, (double)b->rope.kind},
                   {"rope factor", a->rope.factor, b->rope.factor},
+                  {"rope base of sliding layers", sliding_a, sliding_b},
                   {"the window", a->window, b->window},
                   {"the norm's epsilon", a->rms_eps, b->rms_eps},
                   {"the softcap of attention", (double)a->attn_softcap, (double)b->attn_softcap},

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/hash.h"
 #include "evals/report.h"
 
 void report_number(struct strbuf *out, double v, int digits)
@@ -146,40 +147,56 @@ static void put_figures(struct strbuf *out, const struct figures *f)
     strbuf_puts(out, "]}");
 }
 
-static void put_census(struct strbuf *out, const char *key, const struct census_answer *a)
+static void put_census(struct strbuf *out, const char *key, const struct script_census_answer *a)
 {
     put_key(out, key);
     strbuf_printf(out, "{\"coherent\":%lld,\"fault\":\"%s\",\"loop\":%lld,\"stray\":[",
                   (long long)a->coherent, a->fault, (long long)a->loop);
     bool first = true;
-    for (int i = 0; i < CENSUS_SCRIPTS; i++) {
+    for (int i = 0; i < SCRIPT_CENSUS_SCRIPTS; i++) {
         if (!(a->stray >> i & 1))
             continue;
-        strbuf_printf(out, "%s\"%s\"", first ? "" : ",", census_script_name(i));
+        strbuf_printf(out, "%s\"%s\"", first ? "" : ",", script_census_name(i));
         first = false;
     }
     strbuf_puts(out, "]}");
 }
 
-/* Mean KL and agreement of one answer's positions, which stand together. */
-static void put_answer_forced(struct strbuf *out, const struct pair *p, size_t record)
+/* What was forced, as 16 digits: the prompt with its earlier turns, then the reference's tokens.
+ * Two reports can be held against each other answer by answer where this is equal. */
+static void put_text_hash(struct strbuf *out, const char *prompt, const struct position *p,
+                          size_t n)
 {
-    double kl = 0, agree = 0;
-    size_t n = 0, finite = 0;
-    for (size_t i = 0; i < p->n_positions; i++) {
-        const struct position *q = &p->positions[i];
-        if ((size_t)q->record != record)
-            continue;
-        n++;
-        finite += q->finite;
-        kl += q->kl;
-        agree += q->ref_best == q->var_best;
-    }
-    put_figure(out, "kl", finite ? kl / (double)finite : NAN);
-    put_figure(out, "agreement", n ? agree / (double)n : NAN);
+    uint64_t hash = 0;
+    uint64_t i = 0;
+    for (; prompt[i]; i++)
+        hash += hash_row_word(i, (unsigned char)prompt[i]);
+    for (size_t k = 0; k < n; k++)
+        hash += hash_row_word(i + k, (uint32_t)p[k].token);
+    strbuf_printf(out, ",\"forced\":{\"text\":\"%016llx\"", (unsigned long long)hash);
 }
 
-static void put_parting(struct strbuf *out, const struct pair *p, size_t i)
+/* Sums over the finite positions of one record; *at moves past it. 9 digits: what is subtracted
+ * later must not be rounding. */
+static void put_losses(struct strbuf *out, const struct pair *p, size_t record, size_t *at)
+{
+    double kl = 0, nll_diff = 0;
+    size_t n = 0, agree = 0, first = *at;
+    for (; *at < p->n_positions && (size_t)p->positions[*at].record == record; ++*at) {
+        const struct position *q = &p->positions[*at];
+        if (!q->finite)
+            continue;
+        n++;
+        agree += q->ref_best == q->var_best;
+        kl += q->kl;
+        nll_diff += q->var_nll - q->ref_nll;
+    }
+    put_text_hash(out, p->ref->trace->records[record].prompt, p->positions + first, *at - first);
+    strbuf_printf(out, ",\"positions\":%zu,\"agree\":%zu,\"kl\":%.9g,\"nll_diff\":%.9g}", n, agree,
+                  kl, nll_diff);
+}
+
+static void put_parting(struct strbuf *out, const struct pair *p, size_t i, size_t *at)
 {
     const struct parting *q = &p->partings[i];
     const struct trace_record *r = &p->ref->trace->records[i];
@@ -198,7 +215,7 @@ static void put_parting(struct strbuf *out, const struct pair *p, size_t i)
         put_census(out, "var_text", &p->answers[i].var);
     }
     if (p->forced)
-        put_answer_forced(out, p, i);
+        put_losses(out, p, i, at);
     strbuf_putc(out, '}');
 }
 
@@ -247,10 +264,11 @@ static void put_pair(struct strbuf *out, const struct pair *p)
         strbuf_putc(out, '}');
     }
     strbuf_puts(out, "],\"per_answer\":[");
+    size_t at = 0;
     for (size_t i = 0; i < p->n_records; i++) {
         if (i)
             strbuf_putc(out, ',');
-        put_parting(out, p, i);
+        put_parting(out, p, i, &at);
     }
     strbuf_puts(out, "]}");
 }

@@ -10,6 +10,7 @@
 
 #include "common/io.h"
 #include "evals/self_private.h"
+#include "infer/census.h"
 
 #define TRIES 3 /* traced runs until a difference has come back; only those name an operation */
 
@@ -522,14 +523,17 @@ static enum err_code run_cells(struct self *s, struct err *e)
 
 static enum err_code open_model(struct self *s, struct err *e)
 {
-    struct prompt_census census;
+    struct census census;
     s->base = s->o->engine;
     s->base.top_k = 2;
     s->base.kern.device = s->base.kern.device ? s->base.kern.device : "auto";
     s->base.kern.isa = s->base.kern.isa ? s->base.kern.isa : "auto";
-    enum err_code rc = prompts_census(s->o->prompts, &census, e);
-    if (rc == ERR_OK)
-        rc = lm_open(&s->m, s->o->path, &s->base, s->o->on_plan, s->o->ctx, e);
+    enum err_code rc = census_take(&census, s->o->prompts, e);
+    if (rc != ERR_OK)
+        return rc;
+    memcpy(s->r->prompts, census.sha256, sizeof s->r->prompts);
+    census_free(&census);
+    rc = lm_open(&s->m, s->o->path, &s->base, s->o->on_plan, s->o->ctx, e);
     if (rc != ERR_OK)
         return rc;
     const struct kern *k = engine_kern(s->m->engine);
@@ -538,7 +542,6 @@ static enum err_code open_model(struct self *s, struct err *e)
     snprintf(s->r->arith, sizeof s->r->arith, "%s", kern_arith_name(kern_arith(k)));
     snprintf(s->r->device, sizeof s->r->device, "%s", kern_device(k));
     memcpy(s->r->fingerprint, s->m->fingerprint, sizeof s->r->fingerprint);
-    memcpy(s->r->prompts, census.sha256, sizeof s->r->prompts);
     s->base.kv_tokens = plan->pages * KERN_PAGE;
     s->now = s->base;
     rc = self_prompts_read(&s->p, s->m, s->o, e);

@@ -13,8 +13,9 @@
 
 struct args {
     const char *model, *batch, *prompt, *out, *text, *trace;
-    bool score, llama_windows, resume, force, json, plan, no_prefix;
-    int64_t ctx, stride, chunk, trace_top;
+    bool score, llama_windows, resume, retry_failed, force, json, plan, no_prefix;
+    int64_t ctx, stride, chunk, trace_top, max_failures;
+    double grace;
     int trace_level;
     struct model_opts how;
     struct request_opts ask;
@@ -22,7 +23,7 @@ struct args {
 
 static const char *const levels[] = {"tokens", "layers", NULL};
 
-#define ROWS (24 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
+#define ROWS (27 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
 
 static void fill_rows(struct args *a, struct opt *rows)
 {
@@ -36,6 +37,12 @@ static void fill_rows(struct args *a, struct opt *rows)
          "one prompt; the answer streams to standard output"},
         {OPT_STRING, 'o', "out", &a->out, 0, 0, NULL, "OUT", "output lines of --batch"},
         {OPT_FLAG, 0, "resume", &a->resume, 0, 0, NULL, NULL, "go on with an OUT that is there"},
+        {OPT_FLAG, 0, "retry-failed", &a->retry_failed, 0, 0, NULL, NULL,
+         "--resume, and run the requests again that failed"},
+        {OPT_INT, 0, "max-failures", &a->max_failures, 0, INT32_MAX, NULL, "N",
+         "stop when more than N requests have failed (default: go on)"},
+        {OPT_DOUBLE, 0, "grace", &a->grace, 0, 86400, NULL, "S",
+         "seconds that running requests have after a signal (default 5)"},
         {OPT_FLAG, 0, "force", &a->force, 0, 0, NULL, NULL, "replace outputs that assay made"},
         {OPT_FLAG, 0, "json", &a->json, 0, 0, NULL, NULL, "JSON on standard output"},
         {OPT_FLAG, 0, "plan", &a->plan, 0, 0, NULL, NULL,
@@ -146,29 +153,46 @@ static enum err_code run_plan(const struct args *a, const struct engine_options 
 
 struct watch {
     struct progress p;
-    uint64_t requests;
+    uint64_t requests, all;
+    const struct batch_result *res;
 };
 
 static void on_progress(void *ctx, uint64_t requests, uint64_t tokens)
 {
     struct watch *w = ctx;
     (void)tokens;
+    w->p.total = w->all - w->res->n_kept; /* what an earlier run answered tells nothing of pace */
     progress_add(&w->p, requests - w->requests);
     w->requests = requests;
+}
+
+/* What a batch came to, for programs: the one place of its figures in time. */
+static enum err_code print_batch(const struct batch_result *r, double seconds, struct err *e)
+{
+    return cmd_print_json(json_pack("{s:I,s:I,s:I,s:I,s:I,s:f}", "answered", (json_int_t)r->n_ok,
+                                    "failed", (json_int_t)r->n_failed, "kept",
+                                    (json_int_t)r->n_kept, "prompt_tokens",
+                                    (json_int_t)r->prompt_tokens, "new_tokens",
+                                    (json_int_t)r->new_tokens, "seconds", seconds),
+                          e);
 }
 
 static enum err_code run_batch(const struct args *a, const struct engine_options *eo,
                                const struct prompt_defaults *d, const struct cmd_env *env,
                                struct err *e)
 {
-    struct watch w = {.requests = 0};
+    struct batch_result res;
+    struct watch w = {.requests = 0, .res = &res};
     struct batch_options o = {.prompts = a->batch,
                               .out = a->out,
                               .defaults = *d,
                               .special = a->ask.special,
                               .score = a->score,
-                              .resume = a->resume,
+                              .resume = a->resume || a->retry_failed,
                               .force = a->force,
+                              .retry_failed = a->retry_failed,
+                              .max_failures = a->max_failures,
+                              .grace_s = a->grace,
                               .no_prefix = a->no_prefix,
                               .chunk = (int)a->chunk,
                               .trace = a->trace,
@@ -177,28 +201,32 @@ static enum err_code run_batch(const struct args *a, const struct engine_options
                               .interrupted = env->interrupted,
                               .on_progress = on_progress,
                               .ctx = &w};
-    struct prompt_census census;
-    struct batch_result res;
+    struct census census;
     struct lm *m;
     if (!a->out)
         return err_set(e, ERR_USAGE, "--batch needs -o OUT");
     enum err_code rc = batch_check(&o, &census, e);
-    if (rc != ERR_OK)
+    if (rc == ERR_OK)
+        rc = lm_open(&m, a->model, eo, print_plan, NULL, e);
+    if (rc != ERR_OK) {
+        census_free(&census);
         return rc;
-    rc = lm_open(&m, a->model, eo, print_plan, NULL, e);
-    if (rc != ERR_OK)
-        return rc;
+    }
     uint64_t start = clock_ns();
-    progress_start(&w.p, "infer", "requests", census.n_requests);
+    w.all = census.n_requests;
+    progress_start(&w.p, "infer", "requests", w.all);
     rc = batch_run(m, &o, &census, &res, e);
     progress_end(&w.p);
     lm_close(m);
+    census_free(&census);
     if (rc == ERR_OK || rc == ERR_PARTIAL || rc == ERR_INTERRUPTED) {
         double s = (double)(clock_ns() - start) * 1e-9;
         log_info("%llu answered, %llu failed, %llu kept; %llu prompt and %llu new tokens in %.2f s",
                  (unsigned long long)res.n_ok, (unsigned long long)res.n_failed,
                  (unsigned long long)res.n_kept, (unsigned long long)res.prompt_tokens,
                  (unsigned long long)res.new_tokens, s);
+        enum err_code print = a->json ? print_batch(&res, s, rc == ERR_OK ? e : NULL) : ERR_OK;
+        rc = rc == ERR_OK ? print : rc;
     }
     return rc;
 }
@@ -351,8 +379,14 @@ static enum err_code check_args(const struct args *a, struct err *e)
         return err_set(e, ERR_USAGE, "--text goes with --score");
     if (a->prompt && a->score)
         return err_set(e, ERR_USAGE, "--score goes with --batch or --text");
-    if (!a->batch && (a->trace || a->resume || a->out))
-        return err_set(e, ERR_USAGE, "-o, --trace and --resume go with --batch");
+    if (!a->batch && (a->trace || a->resume || a->retry_failed || a->out))
+        return err_set(e, ERR_USAGE, "-o, --trace, --resume and --retry-failed go with --batch");
+    if (a->force && (a->resume || a->retry_failed))
+        return err_set(e, ERR_USAGE, "--force starts anew and --resume goes on: expected one");
+    if (a->trace && (a->resume || a->retry_failed))
+        return err_set(e, ERR_USAGE,
+                       "--trace does not go with --resume: a trace is of a whole "
+                       "run");
     if (a->score && a->trace)
         return err_set(e, ERR_USAGE, "--trace does not go with --score");
     return ERR_OK;
@@ -360,7 +394,7 @@ static enum err_code check_args(const struct args *a, struct err *e)
 
 enum err_code cmd_infer(int argc, char **argv, const struct cmd_env *env, struct err *e)
 {
-    struct args a = {.ctx = 512, .trace_top = 5};
+    struct args a = {.ctx = 512, .trace_top = 5, .max_failures = -1, .grace = 5};
     struct opt rows[ROWS];
     struct opt_list positional = {0};
     struct prompt_defaults d = {.chat = false};

@@ -2,7 +2,7 @@
  *
  * Every buffer is taken in engine_new at the size of the plan: the family's scratch block, the
  * inputs of a step (one block, one upload), its outputs (one block, one download), logits, pages
- * and the rope table. After that the arena is sealed and nothing allocates.
+ * and the rope tables. After that the arena is sealed and nothing allocates.
  */
 #include "infer/engine.h"
 
@@ -23,10 +23,13 @@ struct engine {
     /* Device blocks. */
     uint8_t *scratch, *kv, *out_dev;
     int32_t *in_dev;
-    float *cos_sin, *logits_dev;
+    float *cos_sin[2], *logits_dev; /* rope tables of full and of sliding layers */
     uint64_t *hash_dev;
-    size_t page_bytes, kv_layer_bytes, scratch_bytes, logits_bytes, hash_bytes;
-    int rot_dim, pages_max;
+    size_t page_bytes[2]; /* of a full and of a sliding layer */
+    uint8_t **kv_of;      /* [n_layer] where the pages of each layer are */
+    size_t scratch_bytes, logits_bytes, hash_bytes;
+    struct model_rope rope[2];
+    int pages_max;
     struct engine_inputs in;   /* offsets in words */
     struct engine_outputs out; /* offsets in bytes */
     /* Host staging. */
@@ -53,11 +56,13 @@ static enum err_code alloc_device(struct engine *en, const struct engine_sizes *
         {(void **)&en->out_dev, z->outputs, "step outputs"},
         {(void **)&en->logits_dev, z->logits, "logits"},
         {(void **)&en->hash_dev, z->hashes, "hashes"},
-        {(void **)&en->cos_sin, z->rope, "the rope table"},
+        {(void **)&en->cos_sin[0], z->rope[0], "the rope table"},
+        {(void **)&en->cos_sin[1], z->rope[1], "the rope table of sliding layers"},
         {(void **)&en->kv, z->kv, "KV pages"},
     };
     for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
-        enum err_code rc = kern_alloc(en->k, blocks[i].bytes, blocks[i].p, e);
+        enum err_code rc =
+            blocks[i].bytes ? kern_alloc(en->k, blocks[i].bytes, blocks[i].p, e) : ERR_OK;
         if (rc != ERR_OK)
             return err_wrap(e, rc, "%s", blocks[i].what);
     }
@@ -66,7 +71,9 @@ static enum err_code alloc_device(struct engine *en, const struct engine_sizes *
 
 static enum err_code alloc_host(struct engine *en, const struct engine_sizes *z, struct err *e)
 {
-    en->arena = arena_new(z->inputs + z->outputs + z->logits + z->hashes + z->rows + 4096);
+    const int n_layer = model_hparams(en->m)->n_layer;
+    en->arena = arena_new(z->inputs + z->outputs + z->logits + z->hashes + z->rows +
+                          (size_t)n_layer * sizeof *en->kv_of + 4096);
     if (!en->arena)
         return err_set(e, ERR_NOMEM, "out of memory for host buffers");
     en->in_host = arena_alloc(en->arena, z->inputs);
@@ -74,25 +81,39 @@ static enum err_code alloc_host(struct engine *en, const struct engine_sizes *z,
     en->logits_host = arena_alloc(en->arena, z->logits);
     en->hash_host = arena_alloc(en->arena, z->hashes);
     en->rows = arena_alloc(en->arena, z->rows);
-    if (!en->in_host || !en->out_host || !en->logits_host || !en->hash_host || !en->rows)
+    en->kv_of = arena_array(en->arena, (size_t)n_layer, sizeof *en->kv_of);
+    if (!en->in_host || !en->out_host || !en->logits_host || !en->hash_host || !en->rows ||
+        !en->kv_of)
         return arena_error(en->arena, z->logits, e);
     return ERR_OK;
 }
 
-static enum err_code fill_rope(struct engine *en, const struct hparams *hp,
-                               const struct engine_sizes *z, struct err *e)
+static enum err_code fill_rope(struct engine *en, int which, size_t bytes, struct err *e)
 {
+    const struct hparams *hp = model_hparams(en->m);
+    const struct rope_params *p = hparams_rope(hp, which > 0);
     float freq[ROPE_DIMS_MAX / 2], scale;
-    enum err_code rc = rope_freqs(hp, freq, &scale, e);
+    const int head_dim = hparams_head_dim(hp, which > 0);
+    enum err_code rc = rope_freqs(p, head_dim, freq, &scale, e);
     if (rc != ERR_OK)
         return rc;
-    float *table = malloc(z->rope);
+    float *table = malloc(bytes);
     if (!table)
-        return err_set(e, ERR_NOMEM, "out of memory for a rope table of %zu bytes", z->rope);
-    rope_fill(freq, scale, en->rot_dim, en->plan.ctx, table);
-    rc = kern_upload(en->k, en->cos_sin, table, z->rope, e);
+        return err_set(e, ERR_NOMEM, "out of memory for a rope table of %zu bytes", bytes);
+    en->rope[which] = (struct model_rope){en->cos_sin[which], rope_dims(p, head_dim)};
+    rope_fill(freq, scale, en->rope[which].dims, en->plan.ctx, table);
+    rc = kern_upload(en->k, en->cos_sin[which], table, bytes, e);
     free(table);
     return rc;
+}
+
+/* Both kinds of layers may have the same table. */
+static enum err_code fill_ropes(struct engine *en, const struct engine_sizes *z, struct err *e)
+{
+    enum err_code rc = fill_rope(en, 0, z->rope[0], e);
+    en->rope[1] = en->rope[0];
+    return rc == ERR_OK && engine_n_rope(model_hparams(en->m)) > 1 ? fill_rope(en, 1, z->rope[1], e)
+                                                                   : rc;
 }
 
 enum err_code engine_new(struct engine **out, const struct checkpoint *c,
@@ -115,15 +136,18 @@ enum err_code engine_new(struct engine **out, const struct checkpoint *c,
     en->scratch_bytes = z.model_scratch;
     en->logits_bytes = z.logits;
     en->hash_bytes = z.hashes;
-    en->page_bytes = z.page_bytes;
-    en->kv_layer_bytes = z.page_bytes * (size_t)en->plan.pages;
-    en->rot_dim = rope_dims(model_hparams(en->m));
+    memcpy(en->page_bytes, z.page_bytes, sizeof en->page_bytes);
     en->pages_max = (int)kv_pages_for(en->plan.ctx);
     en->in = z.in;
     en->out = z.out;
     rc = alloc_device(en, &z, e);
+    uint8_t *kv = en->kv;
+    for (int i = 0; rc == ERR_OK && i < model_hparams(en->m)->n_layer; i++) {
+        en->kv_of[i] = kv;
+        kv += engine_page_bytes(en, i) * (size_t)en->plan.pages;
+    }
     if (rc == ERR_OK)
-        rc = fill_rope(en, model_hparams(en->m), &z, e);
+        rc = fill_ropes(en, &z, e);
     if (rc == ERR_OK)
         rc = engine_hash_weights(c, model_hparams(en->m), en->k, en->fingerprint, e);
     if (rc == ERR_OK)
@@ -142,8 +166,8 @@ void engine_free(struct engine *en)
 {
     if (!en)
         return;
-    void *const blocks[] = {en->scratch,  en->in_dev,  en->out_dev, en->logits_dev,
-                            en->hash_dev, en->cos_sin, en->kv};
+    void *const blocks[] = {en->scratch,  en->in_dev,     en->out_dev,    en->logits_dev,
+                            en->hash_dev, en->cos_sin[0], en->cos_sin[1], en->kv};
     model_free(en->m, en->k);
     for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
         if (blocks[i])
@@ -194,7 +218,7 @@ static enum err_code check_page(const struct engine *en, int layer, int32_t page
 
 static uint8_t *page_at(const struct engine *en, int layer, int32_t page)
 {
-    return en->kv + (size_t)layer * en->kv_layer_bytes + (size_t)page * en->page_bytes;
+    return en->kv_of[layer] + (size_t)page * engine_page_bytes(en, layer);
 }
 
 enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void *out, struct err *e)
@@ -202,19 +226,19 @@ enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void 
     enum err_code rc = check_page(en, layer, page, e);
     if (rc != ERR_OK)
         return rc;
-    return kern_download(en->k, out, page_at(en, layer, page), en->page_bytes, e);
+    return kern_download(en->k, out, page_at(en, layer, page), engine_page_bytes(en, layer), e);
 }
 
-size_t engine_page_bytes(const struct engine *en)
+size_t engine_page_bytes(const struct engine *en, int layer)
 {
-    return en->page_bytes;
+    return en->page_bytes[model_hparams(en->m)->sliding[layer]];
 }
 
 static enum err_code fill_page(struct engine *en, int32_t page, uint8_t byte, struct err *e)
 {
     enum err_code rc = check_page(en, 0, page, e);
     for (int i = 0; rc == ERR_OK && i < model_hparams(en->m)->n_layer; i++)
-        rc = kern_fill(en->k, page_at(en, i, page), byte, en->page_bytes, e);
+        rc = kern_fill(en->k, page_at(en, i, page), byte, engine_page_bytes(en, i), e);
     return rc;
 }
 
@@ -327,7 +351,7 @@ static int64_t bound_keys(const struct engine *en, const struct step *s)
 static struct model_step view_step(const struct engine *en, const struct step *s, int n_tok,
                                    int n_out)
 {
-    struct model_step v = {.k = en->k, .n_out = n_out, .scratch = en->scratch, .kv = en->kv};
+    struct model_step v = {.k = en->k, .n_out = n_out, .scratch = en->scratch, .kv = en->kv_of};
     v.rows.n_tok = n_tok;
     v.rows.id = en->in_dev + en->in.id;
     v.rows.pos = en->in_dev + en->in.pos;
@@ -337,9 +361,8 @@ static struct model_step view_step(const struct engine *en, const struct step *s
     v.rows.pages_max = en->pages_max;
     v.rows.keys_max = bound_keys(en, s);
     v.out_row = en->in_dev + en->in.out_row;
-    v.kv_layer_bytes = en->kv_layer_bytes;
-    v.cos_sin = en->cos_sin;
-    v.rot_dim = en->rot_dim;
+    v.rope[0] = en->rope[0];
+    v.rope[1] = en->rope[1];
     v.logits = en->logits_dev;
     v.tap = en->tap;
     v.tap_ctx = en->tap_ctx;

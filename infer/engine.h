@@ -82,8 +82,8 @@ MUST_USE enum err_code engine_step(struct engine *en, struct step *s, struct err
 typedef void (*engine_tap)(void *ctx, int layer, const char *op, int n_rows, const uint64_t *hash);
 void engine_set_tap(struct engine *en, engine_tap tap, void *ctx);
 
-/* Bytes of a page of one layer. */
-size_t engine_page_bytes(const struct engine *en);
+/* Bytes of a page of a layer; layers may differ. */
+size_t engine_page_bytes(const struct engine *en, int layer);
 /* Copies one page of one layer to host memory: tests of invariance. */
 MUST_USE enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void *out,
                                         struct err *e);

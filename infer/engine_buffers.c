@@ -161,6 +161,11 @@ static enum err_code run_pass(struct dry_run *d, struct model *m, const struct e
     const int32_t *in = address(INPUTS);
     uint8_t *out = address(OUTPUTS);
     uint64_t none = 0;
+    uint8_t **kv = calloc((size_t)hp->n_layer, sizeof *kv); /* pages of all layers in one place */
+    if (!kv)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    for (int i = 0; i < hp->n_layer; i++)
+        kv[i] = address(KV);
     enum err_code rc = kern_record_open(&k, arith, on_access, d, e);
     if (rc == ERR_OK)
         rc = model_load(m, k, e);
@@ -173,10 +178,12 @@ static enum err_code run_pass(struct dry_run *d, struct model *m, const struct e
                                 .n_seq = p->batch_seqs,
                                 .pages_max = (int)kv_pages_for(p->ctx)};
     s.out_row = in + z->in.out_row;
-    s.kv = address(KV);
-    s.kv_layer_bytes = z->page_bytes * (size_t)p->pages;
-    s.cos_sin = address(ROPE);
-    s.rot_dim = rope_dims(hp);
+    s.kv = kv;
+    for (int i = 0; i < 2; i++) {
+        const bool sliding = i > 0 && engine_n_rope(hp) > 1;
+        s.rope[i] = (struct model_rope){
+            address(ROPE), rope_dims(hparams_rope(hp, sliding), hparams_head_dim(hp, sliding))};
+    }
     s.logits = address(LOGITS);
     s.tap = on_tap;
     s.tap_ctx = d;
@@ -197,6 +204,7 @@ static enum err_code run_pass(struct dry_run *d, struct model *m, const struct e
         rc = kern_logits(k, &a, e);
     model_free(m, k);
     kern_record_close(k);
+    free(kv);
     return rc;
 }
 

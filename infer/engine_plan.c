@@ -103,19 +103,25 @@ static void size_buffers(struct model *m, const struct kern *k, const struct eng
     z->outputs = z->out.bytes;
     z->logits = r * (size_t)hp->n_vocab * sizeof(float);
     z->hashes = MAX2(n, r) * sizeof(uint64_t);
-    z->rope = (size_t)p->ctx * (size_t)rope_dims(hp) * sizeof(float);
+    for (int i = 0; i < engine_n_rope(hp); i++) {
+        int rot = rope_dims(hparams_rope(hp, i > 0), hparams_head_dim(hp, i > 0));
+        z->rope[i] = (size_t)p->ctx * (size_t)rot * sizeof(float);
+    }
     z->rows = r * sizeof(struct step_row);
     z->limits = (struct kern_limits){.n_tok = p->batch_tokens, .n_seq = p->batch_seqs};
     z->limits.pages_max = (int)kv_pages_for(p->ctx);
     model_family(m)->limits(m, &z->limits);
-    z->page_bytes = kern_page_bytes(k, hp->n_kv, hp->head_dim);
+    for (int i = 0; i < 2; i++)
+        z->page_bytes[i] = kern_page_bytes(k, hparams_n_kv(hp, i), hparams_head_dim(hp, i));
 }
 
 /* Pages: what was asked for, else what a full batch needs, within the memory that is left. */
 static enum err_code size_pages(const struct hparams *hp, const struct engine_options *o,
                                 struct engine_plan *p, struct engine_sizes *z, struct err *e)
 {
-    const uint64_t per_page = z->page_bytes * (uint64_t)hp->n_layer;
+    uint64_t per_page = 0;
+    for (int i = 0; i < hp->n_layer; i++)
+        per_page += z->page_bytes[hp->sliding[i]];
     const uint64_t fixed = p->weights + p->scratch + p->host, avail = available_memory();
     const int64_t one = kv_pages_for(p->ctx);
     if (o->kv_tokens < 0)
@@ -151,15 +157,17 @@ enum err_code engine_plan_sizes(struct model *m, const struct kern *k,
     memset(p, 0, sizeof *p);
     memset(z, 0, sizeof *z);
     float freq[ROPE_DIMS_MAX / 2], scale;
-    enum err_code rc = rope_freqs(hp, freq, &scale, e);
+    enum err_code rc = ERR_OK;
+    for (int i = 0; rc == ERR_OK && i < engine_n_rope(hp); i++)
+        rc = rope_freqs(hparams_rope(hp, i > 0), hparams_head_dim(hp, i > 0), freq, &scale, e);
     if (rc == ERR_OK)
         rc = resolve_options(hp, o, p, e);
     if (rc != ERR_OK)
         return rc;
     size_buffers(m, k, p, z);
     p->weights = model_weight_bytes(m, k);
-    p->scratch = z->model_scratch + z->inputs + z->outputs + z->logits + z->hashes + z->rope +
-                 kern_scratch_bytes(k, &z->limits);
+    p->scratch = z->model_scratch + z->inputs + z->outputs + z->logits + z->hashes + z->rope[0] +
+                 z->rope[1] + kern_scratch_bytes(k, &z->limits);
     p->host = z->inputs + z->outputs + z->logits + z->hashes + z->rows + model_host_bytes(m) +
               sampler_bytes(hp->n_vocab);
     return size_pages(hp, o, p, z, e);
@@ -190,6 +198,50 @@ struct digests {
     bool *done;
 };
 
+/* All data, then all scales, then all biases: the same whether experts lie together or not. */
+static bool digest_blocks(const struct ckpt_weight *w, struct sha256 *s)
+{
+    const int64_t n_blocks = w->blocks ? w->dim[0] : 1;
+    const int64_t rows = ckpt_weight_rows(w) / n_blocks;
+    const struct ckpt_block whole = {w->data, w->scales, w->biases, w->globals};
+    const struct ckpt_block *blocks = w->blocks ? w->blocks : &whole;
+    size_t scales = (size_t)rows * ckpt_weight_scale_bytes(w), bytes = w->bytes / (size_t)n_blocks;
+    if (ckpt_weight_packed(w))
+        bytes = (size_t)rows * ckpt_weight_row_bytes(w);
+    for (int64_t b = 0; b < n_blocks; b++)
+        sha256_update(s, blocks[b].data, bytes);
+    for (int64_t b = 0; blocks[0].scales && b < n_blocks; b++)
+        sha256_update(s, blocks[b].scales, scales);
+    for (int64_t b = 0; blocks[0].biases && b < n_blocks; b++)
+        sha256_update(s, blocks[b].biases, scales);
+    for (int64_t m = 0; m < ckpt_weight_n_globals(w); m++) {
+        int64_t r = m * (ckpt_weight_rows(w) / ckpt_weight_n_globals(w));
+        sha256_update(s, ckpt_weight_stored_global(w, r), 4);
+    }
+    return true;
+}
+
+/* A part of a stored tensor, row by row: codes or elements, and scales. False: out of memory. */
+static bool digest_rows(const struct ckpt_weight *w, struct sha256 *s)
+{
+    const size_t bytes = ckpt_weight_row_bytes(w), scales = ckpt_weight_scale_bytes(w);
+    uint8_t *row = w->strides ? malloc(MAX2(bytes, 1)) : NULL;
+    if (w->strides && !row)
+        return false;
+    for (int64_t r = 0; r < ckpt_weight_rows(w); r++) {
+        struct ckpt_block at = {.data = row};
+        if (row)
+            ckpt_weight_stored_row(w, r, row);
+        else
+            ckpt_weight_at(w, r, &at);
+        sha256_update(s, at.data, bytes);
+        if (at.scales)
+            sha256_update(s, at.scales, scales);
+    }
+    free(row);
+    return true;
+}
+
 /* Format, shape and stored bytes of one weight. */
 static void digest_weight(void *ctx, int64_t i, int thread)
 {
@@ -204,36 +256,40 @@ static void digest_weight(void *ctx, int64_t i, int thread)
                      (int)w->dtype, w->q.bits, w->q.group, (int)w->q.scale, w->ggml, w->rope_heads);
     sha256_update(s, head, (size_t)n);
     sha256_update(s, w->dim, (size_t)w->n_dim * sizeof *w->dim);
-    size_t scales = 0;
-    if (w->enc == CKPT_AFFINE)
-        scales = (size_t)(ckpt_weight_rows(w) * (ckpt_weight_k(w) / w->q.group)) *
-                 (w->q.scale == DT_F32 ? 4 : 2);
-    sha256_update(s, w->data, w->bytes - 2 * scales);
-    if (scales) {
-        sha256_update(s, w->scales, scales);
-        sha256_update(s, w->biases, scales);
-    }
+    d->done[i] = w->row_step || w->strides ? digest_rows(w, s) : digest_blocks(w, s);
     sha256_final(s, d->digest[i]);
-    d->done[i] = true;
+}
+
+static void put_rope(struct strbuf *b, const struct rope_params *r, int head_dim)
+{
+    strbuf_printf(b, "%d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %.17g %d %d %d\n", (int)r->kind,
+                  r->theta, r->factor, r->low_freq_factor, r->high_freq_factor, r->original_ctx,
+                  r->beta_fast, r->beta_slow, r->attention_factor, r->truncate, r->partial_dims,
+                  r->turning_pairs);
+    for (int i = 0; r->kind == ROPE_FACTORS && r->factors && i < head_dim / 2; i++)
+        strbuf_printf(b, "%.9g ", (double)r->factors[i]);
 }
 
 static void put_hparams(struct strbuf *b, const struct hparams *hp)
 {
-    const struct rope_params *r = &hp->rope;
     strbuf_printf(b, "%s %d %d %d %d %" PRId64 " %" PRId64 " %" PRId64 " %.17g %d %d %d %d\n",
                   hp->family, hp->n_layer, hp->n_head, hp->n_kv, hp->head_dim, hp->d_model,
                   hp->d_ff, hp->n_vocab, hp->rms_eps, hp->tied, hp->attn_bias, hp->mlp_bias,
                   (int)hp->act);
-    strbuf_printf(b, "%d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %.17g %d %d\n", (int)r->kind,
-                  r->theta, r->factor, r->low_freq_factor, r->high_freq_factor, r->original_ctx,
-                  r->beta_fast, r->beta_slow, r->attention_factor, r->truncate, r->partial_dims);
-    for (int i = 0; r->kind == ROPE_FACTORS && r->factors && i < hp->head_dim / 2; i++)
-        strbuf_printf(b, "%.9g ", (double)r->factors[i]);
+    strbuf_printf(b, "%d %d %d %d %d %d %d %d %d\n", hp->o_bias, hp->qk_norm, hp->post_norms,
+                  hp->norm_plus_one, hp->head_dim_full, hp->n_kv_full, hp->k_eq_v, hp->v_norm,
+                  hp->layer_scalar);
+    for (int i = 0; i < engine_n_rope(hp); i++)
+        put_rope(b, hparams_rope(hp, i > 0), hparams_head_dim(hp, i > 0));
     for (int i = 0; i < hp->n_layer; i++)
         strbuf_putc(b, hp->sliding[i] ? 'w' : '.');
     strbuf_printf(b, "\n%d %d %d %" PRId64 " %.9g %.9g %.9g %.9g\n", hp->window, hp->n_expert,
                   hp->n_expert_used, hp->d_ff_expert, (double)hp->attn_softcap,
                   (double)hp->logit_softcap, (double)hp->embed_scale, (double)hp->attn_scale);
+    for (int i = 0; hp->n_expert && i < hp->n_layer; i++)
+        strbuf_putc(b, hp->sparse[i] ? 'e' : '.');
+    if (hp->n_expert)
+        strbuf_printf(b, "\n%d %d\n", hp->softmax_all, hp->norm_topk);
 }
 
 enum err_code engine_hash_weights(const struct checkpoint *c, const struct hparams *hp,
@@ -248,7 +304,10 @@ enum err_code engine_hash_weights(const struct checkpoint *c, const struct hpara
         rc = err_set(e, ERR_NOMEM, "out of memory for %zu hashes", c->n_weights);
         goto out;
     }
-    par_for(kern_threads(k), (int64_t)c->n_weights, digest_weight, &d);
+    /* The threads of a CPU's kern are the user's choice; another device has none of its own. */
+    const bool cpu = strcmp(kern_device(k), "cpu") == 0;
+    par_for(cpu ? kern_threads(k) : par_default_threads(), (int64_t)c->n_weights, digest_weight,
+            &d);
     strbuf_printf(&text, "assay bits 1 %s\n", kern_arith_name(kern_arith(k)));
     put_hparams(&text, hp);
     for (size_t i = 0; i < c->n_weights; i++) {

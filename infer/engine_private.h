@@ -20,10 +20,16 @@ struct engine_sizes {
     struct engine_inputs in;
     struct engine_outputs out;
     struct kern_limits limits;
-    /* Bytes. The first seven are device blocks, rows is host only. */
-    size_t model_scratch, inputs, outputs, logits, hashes, rope, kv, rows;
-    size_t page_bytes;
+    /* Bytes. All but rows are device blocks; rope: of full and of sliding layers. */
+    size_t model_scratch, inputs, outputs, logits, hashes, rope[2], kv, rows;
+    size_t page_bytes[2]; /* of a full and of a sliding layer */
 };
+
+/* One table serves all layers unless sliding layers turn by parameters of their own. */
+static inline int engine_n_rope(const struct hparams *hp)
+{
+    return hp->two_ropes ? 2 : 1;
+}
 
 /* Resolves the defaults of o and sizes everything; also lays out the model's scratch. */
 MUST_USE enum err_code engine_plan_sizes(struct model *m, const struct kern *k,

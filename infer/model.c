@@ -9,14 +9,19 @@
 #include "common/str.h"
 
 /* Adding a family touches this table and its own file. */
-static const struct model_family *const FAMILIES[] = {&model_llama, &model_mistral};
+static const struct model_family *const FAMILIES[] = {
+    &model_llama,   &model_mistral,   &model_qwen2,  &model_qwen3,
+    &model_gemma2,  &model_gemma3,    &model_gemma4, &model_gemma4_unified,
+    &model_mixtral, &model_qwen3_moe, &model_gpt_oss};
 
 #define PROBLEMS_SAID 6
 
 struct item {
-    const struct ckpt_weight *src;
-    struct kern_weight **matrix; /* one of the two */
+    const struct ckpt_weight *src; /* NULL: n_zeros */
+    struct kern_weight **matrix;   /* one of the three */
     float **vector;
+    float *scalar; /* on the host */
+    int64_t n_zeros;
 };
 
 struct model {
@@ -30,7 +35,9 @@ struct model {
 
 struct model_binder {
     struct model *m;
-    const struct checkpoint *c;
+    const struct checkpoint *c; /* NULL: only to list what is asked for */
+    struct model_tensor *list;  /* heap; then */
+    size_t n_list;
     bool *used;
     struct strbuf problems;
     int n_problems;
@@ -103,9 +110,29 @@ void *model_alloc(struct model_binder *b, size_t n, size_t elem_bytes)
     return p;
 }
 
+static void list_tensor(struct model_binder *b, const char *name, int n_dim, const int64_t *dim)
+{
+    if ((b->n_list & (b->n_list - 1)) == 0) { /* doubles at powers of two */
+        size_t room = b->n_list ? b->n_list * 2 : 1;
+        struct model_tensor *more = realloc(b->list, room * sizeof *more);
+        b->no_memory |= !more;
+        if (!more)
+            return;
+        b->list = more;
+    }
+    struct model_tensor *t = &b->list[b->n_list++];
+    *t = (struct model_tensor){.n_dim = n_dim};
+    snprintf(t->name, sizeof t->name, "%s", name);
+    memcpy(t->dim, dim, (size_t)n_dim * sizeof *dim);
+}
+
 static const struct ckpt_weight *find_shaped(struct model_binder *b, const char *name, int n_dim,
                                              const int64_t *dim)
 {
+    if (!b->c) {
+        list_tensor(b, name, n_dim, dim);
+        return NULL;
+    }
     const struct ckpt_weight *w = checkpoint_find(b->c, name);
     if (!w) {
         report_missing(b, name, n_dim, dim);
@@ -124,7 +151,7 @@ static const struct ckpt_weight *find_shaped(struct model_binder *b, const char 
 
 static void add_item(struct model_binder *b, struct item item)
 {
-    if (!item.src)
+    if (!item.src && !item.n_zeros)
         return;
     struct model *m = b->m;
     if ((m->n_items & (m->n_items - 1)) == 0) {
@@ -150,6 +177,18 @@ void model_want_matrix(struct model_binder *b, struct kern_weight **w, int64_t r
     add_item(b, (struct item){.src = find_shaped(b, name, 2, (int64_t[]){rows, k}), .matrix = w});
 }
 
+void model_want_experts(struct model_binder *b, struct kern_weight **w, int n_expert, int64_t rows,
+                        int64_t k, const char *fmt, ...)
+{
+    char name[CKPT_NAME_MAX];
+    const int64_t dim[3] = {n_expert, rows, k};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    add_item(b, (struct item){.src = find_shaped(b, name, 3, dim), .matrix = w});
+}
+
 void model_want_vector(struct model_binder *b, float **v, int64_t n, const char *fmt, ...)
 {
     char name[CKPT_NAME_MAX];
@@ -158,6 +197,33 @@ void model_want_vector(struct model_binder *b, float **v, int64_t n, const char 
     vsnprintf(name, sizeof name, fmt, ap);
     va_end(ap);
     add_item(b, (struct item){.src = find_shaped(b, name, 1, &n), .vector = v});
+}
+
+void model_want_scalar(struct model_binder *b, float *v, const char *fmt, ...)
+{
+    char name[CKPT_NAME_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    add_item(b, (struct item){.src = find_shaped(b, name, 1, (int64_t[]){1}), .scalar = v});
+}
+
+void model_want_zeros(struct model_binder *b, float **v, int64_t n)
+{
+    add_item(b, (struct item){.vector = v, .n_zeros = n});
+}
+
+void model_want_vectors(struct model_binder *b, float **v, int n_vectors, int64_t n,
+                        const char *fmt, ...)
+{
+    char name[CKPT_NAME_MAX];
+    const int64_t dim[2] = {n_vectors, n};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    add_item(b, (struct item){.src = find_shaped(b, name, 2, dim), .vector = v});
 }
 
 static bool is_same_data(const struct ckpt_weight *a, const struct ckpt_weight *b)
@@ -169,19 +235,24 @@ static bool is_same_data(const struct ckpt_weight *a, const struct ckpt_weight *
         (a->enc == CKPT_GGML && a->ggml != b->ggml))
         return false;
     size_t data = a->bytes;
-    if (a->enc == CKPT_AFFINE) {
-        if (a->q.bits != b->q.bits || a->q.group != b->q.group || a->q.scale != b->q.scale)
+    if (ckpt_weight_packed(a)) {
+        if (!qformat_same(a->q, b->q) || ckpt_weight_n_globals(a) != ckpt_weight_n_globals(b))
             return false;
         size_t n = (size_t)(ckpt_weight_rows(a) * (ckpt_weight_k(a) / a->q.group)) *
-                   (a->q.scale == DT_F32 ? 4 : 2);
-        data -= 2 * n;
-        same = memcmp(a->scales, b->scales, n) == 0 && memcmp(a->biases, b->biases, n) == 0;
+                   (size_t)qformat_scale_size(a->q.scale);
+        size_t globals = 4 * (size_t)ckpt_weight_n_globals(a);
+        data = (size_t)ckpt_weight_rows(a) * qformat_row_bytes(a->q, ckpt_weight_k(a));
+        same = memcmp(a->scales, b->scales, n) == 0 &&
+               (!a->biases || memcmp(a->biases, b->biases, n) == 0) &&
+               (!globals || memcmp(a->globals, b->globals, globals) == 0);
     }
     return same && memcmp(a->data, b->data, data) == 0;
 }
 
 void model_want_tied_head(struct model_binder *b, const char *head, const char *embedding)
 {
+    if (!b->c)
+        return;
     const struct ckpt_weight *h = checkpoint_find(b->c, head);
     const struct ckpt_weight *w = checkpoint_find(b->c, embedding);
     if (!h || !w)
@@ -239,13 +310,11 @@ out:
     return rc;
 }
 
-enum err_code model_bind(struct model **out, const struct checkpoint *c, struct err *e)
+static enum err_code model_new(struct model **out, const struct hparams *hp, struct err *e)
 {
     const struct model_family *family = NULL;
     *out = NULL;
-    if (!c->hp_ok)
-        return err_set(e, ERR_INPUT, "%s", c->hp_err.text);
-    enum err_code rc = find_family(&c->hp, &family, e);
+    enum err_code rc = find_family(hp, &family, e);
     if (rc != ERR_OK)
         return rc;
     struct model *m = calloc(1, sizeof *m);
@@ -256,7 +325,43 @@ enum err_code model_bind(struct model **out, const struct checkpoint *c, struct 
         return err_set(e, ERR_NOMEM, "out of memory for a model");
     }
     m->family = family;
-    m->hp = c->hp;
+    m->hp = *hp;
+    *out = m;
+    return ERR_OK;
+}
+
+enum err_code model_list_tensors(const struct hparams *hp, struct model_tensor **list, size_t *n,
+                                 struct err *e)
+{
+    struct model *m = NULL;
+    *list = NULL;
+    enum err_code rc = model_new(&m, hp, e);
+    if (rc != ERR_OK)
+        return rc;
+    struct model_binder b = {.m = m};
+    m->priv = arena_alloc(m->arena, m->family->priv_bytes);
+    if (m->priv)
+        rc = m->family->bind(m, &b, e);
+    if (rc == ERR_OK && (!m->priv || b.no_memory))
+        rc = err_set(e, ERR_NOMEM, "out of memory listing %zu tensors", b.n_list);
+    if (rc == ERR_OK)
+        *list = b.list;
+    else
+        free(b.list);
+    *n = b.n_list;
+    model_free(m, NULL);
+    return rc;
+}
+
+enum err_code model_bind(struct model **out, const struct checkpoint *c, struct err *e)
+{
+    struct model *m = NULL;
+    *out = NULL;
+    if (!c->hp_ok)
+        return err_set(e, ERR_INPUT, "%s", c->hp_err.text);
+    enum err_code rc = model_new(&m, &c->hp, e);
+    if (rc != ERR_OK)
+        return rc;
     rc = bind_all(m, c, e);
     if (rc != ERR_OK)
         model_free(m, NULL);
@@ -265,9 +370,12 @@ enum err_code model_bind(struct model **out, const struct checkpoint *c, struct 
     return rc;
 }
 
+/* Values of a vector, or of several one behind another. */
 static size_t vector_bytes(const struct item *item)
 {
-    return align_up((size_t)ckpt_weight_k(item->src) * sizeof(float), ARENA_ALIGN);
+    size_t n = item->src ? (size_t)(ckpt_weight_rows(item->src) * ckpt_weight_k(item->src))
+                         : (size_t)item->n_zeros;
+    return item->scalar ? 0 : align_up(n * sizeof(float), ARENA_ALIGN);
 }
 
 uint64_t model_weight_bytes(const struct model *m, const struct kern *k)
@@ -282,12 +390,20 @@ uint64_t model_weight_bytes(const struct model *m, const struct kern *k)
 
 static enum err_code load_vector(const struct item *item, struct kern *k, struct err *e)
 {
-    int64_t n = ckpt_weight_k(item->src);
+    void *zeros = NULL;
+    if (item->scalar)
+        return ckpt_weight_decode(item->src, 0, 1, item->scalar, e);
+    if (!item->src) {
+        enum err_code rc = kern_alloc(k, (size_t)item->n_zeros * sizeof(float), &zeros, e);
+        *item->vector = zeros;
+        return rc;
+    }
+    int64_t rows = ckpt_weight_rows(item->src), n = rows * ckpt_weight_k(item->src);
     float *host = malloc((size_t)n * sizeof *host);
     if (!host)
         return err_set(e, ERR_NOMEM, "out of memory for %lld values", (long long)n);
     void *dev = NULL;
-    enum err_code rc = ckpt_weight_decode(item->src, 0, 1, host, e);
+    enum err_code rc = ckpt_weight_decode(item->src, 0, rows, host, e);
     if (rc == ERR_OK)
         rc = kern_alloc(k, (size_t)n * sizeof *host, &dev, e);
     if (rc == ERR_OK) {
@@ -305,9 +421,9 @@ enum err_code model_load(struct model *m, struct kern *k, struct err *e)
         enum err_code rc = item->matrix ? kern_weight_load(k, &item->src, 1, item->matrix, e)
                                         : load_vector(item, k, e);
         if (rc != ERR_OK)
-            return err_wrap(e, rc, "tensor %s", item->src->name);
+            return err_wrap(e, rc, "tensor %s", item->src ? item->src->name : "of zeros");
     }
-    m->hp.rope.factors = NULL; /* the checkpoint's */
+    m->hp.rope.factors = m->hp.rope_sliding.factors = NULL; /* the checkpoint's */
     return ERR_OK;
 }
 

@@ -23,18 +23,22 @@ struct model_dims {
     size_t act_bytes;
 };
 
+/* A table of rotary angles: dims / 2 cosines, then as many sines, of each position. */
+struct model_rope {
+    const float *cos_sin;
+    int dims;
+};
+
 /* One step, as a family's forward pass sees it. All pointers are device memory. */
 struct model_step {
     struct kern *k;
     struct kern_rows rows;
-    int n_out;              /* rows with logits; 0: none */
-    const int32_t *out_row; /* [n_out] */
-    uint8_t *scratch;       /* the family's scratch bytes */
-    uint8_t *kv;            /* page p of layer l is at kv + l * kv_layer_bytes + p * page bytes */
-    size_t kv_layer_bytes;
-    const float *cos_sin;
-    int rot_dim;
-    float *logits; /* [n_out, n_vocab]: what the forward pass makes */
+    int n_out;                 /* rows with logits; 0: none */
+    const int32_t *out_row;    /* [n_out] */
+    uint8_t *scratch;          /* the family's scratch bytes */
+    uint8_t *const *kv;        /* [n_layer] pages of each layer */
+    struct model_rope rope[2]; /* of full layers, of sliding layers: rope[hp.sliding[layer]] */
+    float *logits;             /* [n_out, n_vocab]: what the forward pass makes */
     /* Trace level layers; NULL: off. hash_dev and hash have room for n_tok hashes. */
     engine_tap tap;
     void *tap_ctx;
@@ -62,6 +66,16 @@ void *model_priv(const struct model *m);
 /* Host bytes that the bound model takes. */
 size_t model_host_bytes(const struct model *m);
 
+/* What a model of these hyperparameters binds: names and shapes, in the order of binding. */
+struct model_tensor {
+    char name[CKPT_NAME_MAX];
+    int n_dim;
+    int64_t dim[CKPT_DIMS_MAX];
+};
+/* A heap array; ERR_INPUT for a family that cannot be run. */
+MUST_USE enum err_code model_list_tensors(const struct hparams *hp, struct model_tensor **list,
+                                          size_t *n, struct err *e);
+
 /* ---- for families ---------------------------------------------------------------------------- */
 
 /* Memory with the model's lifetime; sets ERR_NOMEM. */
@@ -70,8 +84,18 @@ void *model_alloc(struct model_binder *b, size_t n, size_t elem_bytes);
  * is set when the model is loaded. */
 void model_want_matrix(struct model_binder *b, struct kern_weight **w, int64_t rows, int64_t k,
                        const char *fmt, ...) PRINTF_LIKE(5, 6);
+/* n_expert matrices of rows x k as one of n_expert * rows, for kern_expert_linear. */
+void model_want_experts(struct model_binder *b, struct kern_weight **w, int n_expert, int64_t rows,
+                        int64_t k, const char *fmt, ...) PRINTF_LIKE(6, 7);
 void model_want_vector(struct model_binder *b, float **v, int64_t n, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
+/* A tensor of one element, read to the host. */
+void model_want_scalar(struct model_binder *b, float *v, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* A vector of n zeros, which no checkpoint holds: a norm of 1 + w without a weight. */
+void model_want_zeros(struct model_binder *b, float **v, int64_t n);
+/* n_vectors of n values each, one behind another: a bias for each expert. */
+void model_want_vectors(struct model_binder *b, float **v, int n_vectors, int64_t n,
+                        const char *fmt, ...) PRINTF_LIKE(5, 6);
 /* The head of a tied model is the embedding; a separate head with other bytes is refused. */
 void model_want_tied_head(struct model_binder *b, const char *head, const char *embedding);
 
@@ -83,6 +107,7 @@ MUST_USE enum err_code model_tap(const struct model_step *s, int layer, const ch
                                  int64_t n_rows, const void *x, int64_t d, int64_t stride,
                                  size_t word_bytes, struct err *e);
 
-extern const struct model_family model_llama, model_mistral;
+extern const struct model_family model_llama, model_mistral, model_qwen2, model_qwen3, model_gemma2,
+    model_gemma3, model_gemma4, model_gemma4_unified, model_mixtral, model_qwen3_moe, model_gpt_oss;
 
 #endif

@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#include "common/hash.h"
-#include "common/io.h"
 #include "infer/chat.h"
 
 void prompt_defaults_init(struct prompt_defaults *d)
@@ -241,6 +239,24 @@ static enum err_code read_settings(const json_t *body, struct prompt_request *r,
 /* ---- forms ------------------------------------------------------------------------------------
  */
 
+/* Content is a text, or a list of parts; images and sounds are parts of other types. */
+static enum err_code check_content(const json_t *content, size_t message, struct err *e)
+{
+    size_t i;
+    json_t *part;
+    json_array_foreach((json_t *)(uintptr_t)content, i, part)
+    {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (type && strcmp(type, "text") != 0)
+            return err_set(
+                e, ERR_INPUT,
+                "field 'messages'[%zu].content[%zu]: found type '%.32s', expected 'text': "
+                "models run on text only",
+                message, i, type);
+    }
+    return ERR_OK;
+}
+
 static enum err_code check_messages(const json_t *list, struct err *e)
 {
     if (!json_is_array(list) || json_array_size(list) == 0)
@@ -250,6 +266,9 @@ static enum err_code check_messages(const json_t *list, struct err *e)
         if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")))
             return err_set(e, ERR_INPUT, "field 'messages'[%zu]: expected an object with a role",
                            i);
+        enum err_code rc = check_content(json_object_get(m, "content"), i, e);
+        if (rc != ERR_OK)
+            return rc;
     }
     return ERR_OK;
 }
@@ -485,54 +504,6 @@ void prompt_request_free(struct prompt_request *r)
     free(r);
 }
 
-/* ---- census -----------------------------------------------------------------------------------
- */
-
-/* Open-addressed set of 128-bit digests of ids with the line of each. */
-struct id_set {
-    struct id_slot {
-        uint64_t a, b, line; /* line 0: empty */
-    } * slots;
-    size_t cap, n;
-};
-
-static bool id_grow(struct id_set *s)
-{
-    struct id_set bigger = {.cap = s->cap ? s->cap * 2 : 1024, .n = s->n};
-    bigger.slots = calloc(bigger.cap, sizeof *bigger.slots);
-    if (!bigger.slots)
-        return false;
-    for (size_t i = 0; i < s->cap; i++) {
-        if (!s->slots[i].line)
-            continue;
-        size_t at = s->slots[i].a & (bigger.cap - 1);
-        while (bigger.slots[at].line)
-            at = (at + 1) & (bigger.cap - 1);
-        bigger.slots[at] = s->slots[i];
-    }
-    free(s->slots);
-    *s = bigger;
-    return true;
-}
-
-/* The line that has this id already, or 0 after adding it; *ok is false when memory is out. */
-static uint64_t id_add(struct id_set *s, const char *id, uint64_t line, bool *ok)
-{
-    uint8_t digest[32];
-    sha256_of(id, strlen(id), digest);
-    struct id_slot slot = {load_u64(digest), load_u64(digest + 8), line};
-    *ok = s->n * 3 < s->cap * 2 || id_grow(s);
-    if (!*ok)
-        return 0;
-    size_t at = slot.a & (s->cap - 1);
-    for (; s->slots[at].line; at = (at + 1) & (s->cap - 1))
-        if (s->slots[at].a == slot.a && s->slots[at].b == slot.b)
-            return s->slots[at].line;
-    s->slots[at] = slot;
-    s->n++;
-    return 0;
-}
-
 bool prompts_blank(const char *line, size_t len)
 {
     for (size_t i = 0; i < len; i++)
@@ -541,63 +512,15 @@ bool prompts_blank(const char *line, size_t len)
     return true;
 }
 
-static enum err_code census_line(struct id_set *ids, const char *line, size_t len, uint64_t number,
-                                 struct err *e)
+char *prompts_custom_id(const char *line, size_t len, uint64_t number)
 {
     json_t *root = NULL;
     char *id = NULL;
-    bool ok = str_utf8_valid(line, len) == len && json_parse(line, len, &root, NULL) == ERR_OK;
-    enum err_code rc = read_custom_id(ok && json_is_object(root) ? root : NULL, number, &id, NULL);
+    /* Most lines without the word need no parse; an escape may spell it. */
+    bool may_have = memmem(line, len, "custom_id", 9) || memchr(line, '\\', len);
+    bool ok = may_have && str_utf8_valid(line, len) == len &&
+              json_parse(line, len, &root, NULL) == ERR_OK && json_is_object(root);
+    (void)read_custom_id(ok ? root : NULL, number, &id, NULL); /* a bad id is line-N */
     json_decref(root);
-    if (!id)
-        return err_set(e, ERR_NOMEM, "out of memory");
-    rc = ERR_OK;
-    uint64_t before = id_add(ids, id, number, &ok);
-    if (!ok)
-        rc = err_set(e, ERR_NOMEM, "out of memory");
-    else if (before)
-        rc = err_set(e, ERR_INPUT, "custom_id '%s' stands on line %llu and again on line %llu", id,
-                     (unsigned long long)before, (unsigned long long)number);
-    free(id);
-    return rc;
-}
-
-enum err_code prompts_census(const char *path, struct prompt_census *c, struct err *e)
-{
-    struct io_lines *lines = NULL;
-    struct id_set ids = {0};
-    struct sha256 *sha = sha256_new();
-    c->n_requests = 0;
-    enum err_code rc =
-        sha ? io_lines_open(&lines, path, e) : err_set(e, ERR_NOMEM, "out of memory");
-    if (rc != ERR_OK)
-        goto out;
-    for (;;) {
-        const char *line;
-        size_t len;
-        bool too_long;
-        rc = io_lines_next(lines, PROMPT_LINE_MAX, &line, &len, &too_long, e);
-        if (rc != ERR_OK || !line)
-            break;
-        sha256_update(sha, line, len);
-        sha256_update(sha, "\n", 1);
-        if (prompts_blank(line, len) && !too_long)
-            continue;
-        c->n_requests++;
-        rc = census_line(&ids, line, too_long ? 0 : len, io_lines_number(lines), e);
-        if (rc != ERR_OK)
-            break;
-    }
-    if (rc == ERR_OK && c->n_requests == 0)
-        rc = err_set(e, ERR_INPUT, "the prompt file is empty: expected at least one line");
-    rc = err_wrap(e, rc, "%s", path);
-out:
-    if (sha) {
-        uint8_t digest[32];
-        sha256_final(sha, digest);
-        sha256_hex(digest, c->sha256);
-    }
-    io_lines_close(lines);
-    free(ids.slots);
-    return rc;
+    return id;
 }

@@ -1,6 +1,6 @@
 /* prompts.h: the prompt file: one line becomes one request, or an error that names the line.
  *
- * Pure but for the reading of lines. The forms: OpenAI batch lines (custom_id, method, url, body),
+ * Pure: no file is opened here. The forms: OpenAI batch lines (custom_id, method, url, body),
  * {"prompt"}, {"messages"}, {"prompt_token_ids"} and {"turns"} (docs/formats.md). A field that is
  * not honoured and not at its neutral value is an error, unless ignored on request: an answer
  * never silently means something else than was asked.
@@ -67,12 +67,8 @@ void prompt_request_free(struct prompt_request *r);
 /* Spaces and tabs only: such a line is no request. */
 bool prompts_blank(const char *line, size_t len);
 
-/* Reads the whole file once: counts requests, refuses duplicate ids (both lines named), an empty
- * file, and gzip damage. Gives the SHA-256 of the lines. Blank lines do not count. */
-struct prompt_census {
-    uint64_t n_requests;
-    char sha256[65];
-};
-MUST_USE enum err_code prompts_census(const char *path, struct prompt_census *c, struct err *e);
+/* The id that the line's request has, whatever else is wrong with the line. Heap; NULL: out of
+ * memory. */
+char *prompts_custom_id(const char *line, size_t len, uint64_t number);
 
 #endif

@@ -79,9 +79,9 @@ void rope_sincos(double x, double *sine, double *cosine)
     }
 }
 
-int rope_dims(const struct hparams *hp)
+int rope_dims(const struct rope_params *p, int head_dim)
 {
-    return hp->rope.partial_dims > 0 ? hp->rope.partial_dims : hp->head_dim;
+    return p->partial_dims > 0 ? p->partial_dims : head_dim;
 }
 
 /* Long wavelengths are divided by the factor, short ones stay, between them a linear blend. */
@@ -129,18 +129,18 @@ static double scale_yarn(const struct rope_params *p, struct yarn_ramp r, int i,
     return f / p->factor * t + f * (1 - t);
 }
 
-static enum err_code check_params(const struct hparams *hp, struct err *e)
+static enum err_code check_params(const struct rope_params *p, int head_dim, struct err *e)
 {
-    const struct rope_params *p = &hp->rope;
-    int n_dims = rope_dims(hp);
-    if (n_dims < 2 || n_dims % 2 || n_dims > hp->head_dim || n_dims > ROPE_DIMS_MAX)
+    int n_dims = rope_dims(p, head_dim);
+    if (n_dims < 2 || n_dims % 2 || n_dims > head_dim || n_dims > ROPE_DIMS_MAX)
         return err_set(e, ERR_INPUT,
                        "rope: %d rotated dims of a head of %d; expected an even "
                        "number, at most %d",
-                       n_dims, hp->head_dim, ROPE_DIMS_MAX);
+                       n_dims, head_dim, ROPE_DIMS_MAX);
     if (!(p->theta > 1 && p->theta < 1e30))
         return err_set(e, ERR_INPUT, "rope: theta is %g, expected a number above 1", p->theta);
-    bool scaled = p->kind == ROPE_LINEAR || p->kind == ROPE_LLAMA3 || p->kind == ROPE_YARN;
+    bool scaled = p->kind == ROPE_LINEAR || p->kind == ROPE_LLAMA3 || p->kind == ROPE_YARN ||
+                  p->kind == ROPE_PROPORTIONAL;
     if (scaled && !(p->factor > 0 && p->factor < 1e30))
         return err_set(e, ERR_INPUT, "rope: factor is %g, expected a positive number", p->factor);
     if ((p->kind == ROPE_LLAMA3 || p->kind == ROPE_YARN) && !(p->original_ctx >= 1))
@@ -152,19 +152,19 @@ static enum err_code check_params(const struct hparams *hp, struct err *e)
                        "rope: low and high frequency factors are %g and %g, expected "
                        "0 < low < high",
                        p->low_freq_factor, p->high_freq_factor);
-    if (p->kind == ROPE_FACTORS && (!p->factors || n_dims != hp->head_dim))
+    if (p->kind == ROPE_FACTORS && (!p->factors || n_dims != head_dim))
         return err_set(e, ERR_INPUT, "rope: frequency factors need %d values for all %d dims",
-                       hp->head_dim / 2, hp->head_dim);
+                       head_dim / 2, head_dim);
     return ERR_OK;
 }
 
-enum err_code rope_freqs(const struct hparams *hp, float *freq, float *scale, struct err *e)
+enum err_code rope_freqs(const struct rope_params *p, int head_dim, float *freq, float *scale,
+                         struct err *e)
 {
-    enum err_code rc = check_params(hp, e);
+    enum err_code rc = check_params(p, head_dim, e);
     if (rc != ERR_OK)
         return rc;
-    const struct rope_params *p = &hp->rope;
-    int n_dims = rope_dims(hp);
+    int n_dims = rope_dims(p, head_dim);
     double log_theta = rope_log2(p->theta);
     struct yarn_ramp ramp = {0, 0};
     *scale = 1;
@@ -183,6 +183,8 @@ enum err_code rope_freqs(const struct hparams *hp, float *freq, float *scale, st
             f = scale_yarn(p, ramp, i, f);
         else if (p->kind == ROPE_FACTORS)
             f /= (double)p->factors[i];
+        else if (p->kind == ROPE_PROPORTIONAL)
+            f = i < p->turning_pairs ? f / p->factor : 0;
         freq[i] = (float)f;
         if (!(freq[i] >= 0 && freq[i] <= 1))
             return err_set(e, ERR_INPUT, "rope: frequency of pair %d is %g, expected 0..1", i, f);

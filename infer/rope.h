@@ -16,12 +16,12 @@
 #define ROPE_POS_MAX ((int64_t)1 << 24)
 
 /* Rotated dims of a head: all, or partial_dims. */
-int rope_dims(const struct hparams *hp);
+int rope_dims(const struct rope_params *p, int head_dim);
 
 /* freq[rope_dims / 2] and the factor on cosines and sines (1 but for yarn). ERR_INPUT when the
  * parameters cannot make a table. */
-MUST_USE enum err_code rope_freqs(const struct hparams *hp, float *freq, float *scale,
-                                  struct err *e);
+MUST_USE enum err_code rope_freqs(const struct rope_params *p, int head_dim, float *freq,
+                                  float *scale, struct err *e);
 
 /* out[n_pos][n_dims]: n_dims / 2 cosines, then as many sines, of positions 0 .. n_pos - 1. */
 void rope_fill(const float *freq, float scale, int n_dims, int64_t n_pos, float *out);

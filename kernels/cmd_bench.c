@@ -1,461 +1,128 @@
-/* cmd_bench.c: every kernel of the CPU and, with a model, the whole engine, in bytes and operations
- * per second and as a share of this machine's read bandwidth.
- *
- * A figure is the best of several runs: what the machine can do, not what it did on average. Bytes
- * are those that the operation has to read and write once; operations are multiplications and
- * additions of its linear algebra.
+/* cmd_bench.c: speed of this machine: every kernel of the CPU (kernels/cpu/cpu_bench.h), the whole
+ * engine on a model or on a published shape (infer/engine_bench.h), and synthetic checkpoints of
+ * those shapes.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/cmd.h"
-#include "common/json.h"
+#include "common/io.h"
 #include "common/log.h"
-#include "common/par.h"
-#include "common/rng.h"
-#include "infer/engine.h"
+#include "infer/engine_bench.h"
 #include "infer/model_opts.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "infer/shapes.h"
+#include "kernels/cpu/cpu_bench.h"
+#include "quant/quantize.h"
 
-struct bench {
-    struct kern *k;
-    double seconds; /* per figure */
-    double stream;  /* bytes/s */
-    struct rng rng;
-    json_t *kernels;
-    const volatile int *interrupted;
-};
-
-/* One call of what is measured. */
-typedef enum err_code (*bench_fn)(struct bench *b, void *ctx, struct err *e);
-
-/* Seconds of the fastest call; at least three calls, and at least b->seconds in all. */
-static enum err_code best_of(struct bench *b, bench_fn fn, void *ctx, double *best, struct err *e)
-{
-    uint64_t start = clock_ns();
-    *best = 1e30;
-    for (int n = 0; n < 3 || (double)(clock_ns() - start) * 1e-9 < b->seconds; n++) {
-        if (*b->interrupted)
-            return err_set(e, ERR_INTERRUPTED, "interrupted");
-        uint64_t at = clock_ns();
-        enum err_code rc = fn(b, ctx, e);
-        if (rc != ERR_OK)
-            return rc;
-        double s = (double)(clock_ns() - at) * 1e-9;
-        *best = s < *best ? s : *best;
-    }
-    return ERR_OK;
-}
-
-static enum err_code measure(struct bench *b, const char *name, const char *shape, double bytes,
-                             double flop, bench_fn fn, void *ctx, struct err *e)
-{
-    double s;
-    enum err_code rc = best_of(b, fn, ctx, &s, e);
-    if (rc != ERR_OK)
-        return err_wrap(e, rc, "%s %s", name, shape);
-    json_array_append_new(b->kernels,
-                          json_pack("{s:s, s:s, s:f, s:f, s:f, s:f}", "kernel", name, "shape",
-                                    shape, "seconds", s, "bytes_per_s", bytes / s, "flop_per_s",
-                                    flop / s, "stream_share", bytes / s / b->stream));
-    return ERR_OK;
-}
-
-/* ---- memory ------------------------------------------------------------------------------------
- */
-#define STREAM_BYTES ((size_t)1 << 30) /* twice the largest cache seen, 480 MiB */
-
-struct stream {
-    const struct cpu_isa_ops *ops;
-    const float *x;
-    int64_t n; /* floats of a piece; pieces are as many as threads */
-    float *sums;
-};
-
-static void stream_piece(void *ctx, int64_t i, int thread)
-{
-    (void)thread;
-    const struct stream *s = ctx;
-    s->sums[i] = s->ops->stream(s->x + i * s->n, s->n);
-}
-
-static enum err_code stream_once(struct bench *b, void *ctx, struct err *e)
-{
-    (void)e;
-    par_for(b->k->threads, b->k->threads, stream_piece, ctx);
-    return ERR_OK;
-}
-
-static enum err_code measure_stream(struct bench *b, struct err *e)
-{
-    void *x = NULL;
-    float *sums = calloc((size_t)b->k->threads, sizeof *sums);
-    enum err_code rc = kern_alloc(b->k, STREAM_BYTES, &x, e);
-    if (rc == ERR_OK && !sums)
-        rc = err_set(e, ERR_NOMEM, "out of memory");
-    if (rc == ERR_OK) {
-        struct stream s = {cpu_of(b->k)->ops, x, (int64_t)(STREAM_BYTES / 4) / b->k->threads, sums};
-        double seconds;
-        memset(x, 1, STREAM_BYTES); /* fresh pages are all one page of zeroes until written */
-        rc = best_of(b, stream_once, &s, &seconds, e);
-        b->stream = (double)(s.n * 4 * b->k->threads) / seconds;
-    }
-    kern_free(b->k, x);
-    free(sums);
-    return rc;
-}
-
-/* ---- inputs ------------------------------------------------------------------------------------
- */
-/* n elements of `act`, small and finite. */
-static enum err_code make_act(struct bench *b, int64_t n, void **out, struct err *e)
-{
-    size_t size = kern_act_bytes(b->k);
-    enum err_code rc = kern_alloc(b->k, (size_t)n * size, out, e);
-    for (int64_t i = 0; rc == ERR_OK && i < n; i++) {
-        float x = (float)rng_double(&b->rng) - 0.5f;
-        if (size == 4)
-            ((float *)*out)[i] = x;
-        else
-            ((uint16_t *)*out)[i] = bf16_from_f32(x);
-    }
-    return rc;
-}
-
-static enum err_code make_f32(struct bench *b, int64_t n, float **out, struct err *e)
-{
-    void *p;
-    enum err_code rc = kern_alloc(b->k, (size_t)n * sizeof(float), &p, e);
-    *out = rc == ERR_OK ? p : NULL;
-    for (int64_t i = 0; rc == ERR_OK && i < n; i++)
-        (*out)[i] = (float)rng_double(&b->rng) - 0.5f;
-    return rc;
-}
-
-/* A random weight in groups of 64 with bf16 scales; bits 16: dense bf16. */
-static enum err_code make_weight(struct bench *b, int64_t rows, int64_t k, int bits,
-                                 struct kern_weight **w, struct err *e)
-{
-    struct qformat q = {bits, 64, DT_BF16};
-    size_t bytes = (size_t)(rows * k * bits / 8), groups = (size_t)(rows * k / 64);
-    uint8_t *data = malloc(bytes), *scales = malloc(groups * 2), *biases = malloc(groups * 2);
-    struct ckpt_weight c = {.name = "bench",
-                            .stored = "bench",
-                            .enc = bits == 16 ? CKPT_DENSE : CKPT_AFFINE,
-                            .dtype = DT_BF16,
-                            .q = q,
-                            .n_dim = 2,
-                            .dim = {rows, k},
-                            .data = data,
-                            .scales = scales,
-                            .biases = biases,
-                            .layer = -1};
-    const struct ckpt_weight *part = &c;
-    enum err_code rc = ERR_NOMEM;
-    if (!data || !scales || !biases) {
-        err_set(e, rc, "out of memory: %zu bytes", bytes);
-        goto out;
-    }
-    for (size_t i = 0; i < bytes; i++)
-        data[i] = (uint8_t)rng_next(&b->rng);
-    for (size_t i = 0; bits == 16 && i < bytes / 2; i++)
-        store_u16(data + 2 * i, bf16_from_f32((float)(data[2 * i]) / 256.0f - 0.5f));
-    for (size_t i = 0; i < groups; i++) {
-        store_u16(scales + 2 * i, bf16_from_f32(0.01f));
-        store_u16(biases + 2 * i, bf16_from_f32(-0.08f));
-    }
-    rc = kern_weight_load(b->k, &part, 1, w, e);
-out:
-    free(data);
-    free(scales);
-    free(biases);
-    return rc;
-}
-
-/* ---- linear layers ------------------------------------------------------------------------------
- */
-static enum err_code linear_once(struct bench *b, void *ctx, struct err *e)
-{
-    return kern_linear(b->k, ctx, e);
-}
-
-static enum err_code bench_linear(struct bench *b, int64_t rows, int64_t k, int bits,
-                                  const int *n_all, struct err *e)
-{
-    struct kern_weight *w = NULL;
-    void *x = NULL;
-    float *y = NULL;
-    int most = 0;
-    for (const int *n = n_all; *n; n++)
-        most = MAX2(most, *n);
-    enum err_code rc = make_weight(b, rows, k, bits, &w, e);
-    if (rc == ERR_OK)
-        rc = make_act(b, most * k, &x, e);
-    if (rc == ERR_OK)
-        rc = make_f32(b, most * rows, &y, e);
-    for (const int *n = n_all; rc == ERR_OK && *n; n++) {
-        char shape[96];
-        struct linear_args a = {
-            .n_tok = *n, .x = x, .x_stride = k, .n_parts = 1, .part = {{w, NULL, y, rows}}};
-        snprintf(shape, sizeof shape, "%d x %lld -> %lld, %d bits", *n, (long long)k,
-                 (long long)rows, bits);
-        double bytes = (double)w->bytes + (double)(*n * k) * (double)kern_act_bytes(b->k) +
-                       (double)(*n * rows) * 4;
-        rc = measure(b, "linear", shape, bytes, 2.0 * (double)(*n * k) * (double)rows, linear_once,
-                     &a, e);
-    }
-    kern_weight_free(b->k, w);
-    kern_free(b->k, x);
-    kern_free(b->k, y);
-    return rc;
-}
-
-/* ---- attention
- * ------------------------------------------------------------------------------------ */
-static enum err_code rope_once(struct bench *b, void *ctx, struct err *e)
-{
-    return kern_rope_kv(b->k, ctx, e);
-}
-
-static enum err_code attention_once(struct bench *b, void *ctx, struct err *e)
-{
-    return kern_attention(b->k, ctx, e);
-}
-
-/* n rows that end at position ctx, of one sequence. */
-static enum err_code bench_attention(struct bench *b, int n, int ctx, struct err *e)
-{
-    enum { HEADS = 9, KV = 3, HD = 64, STRIDE = (HEADS + 2 * KV) * HD };
-    int n_pages = (ctx + KERN_PAGE - 1) / KERN_PAGE;
-    float *qkv = NULL, *table = NULL;
-    void *q = NULL, *out = NULL, *pages = NULL;
-    int32_t *ids = calloc((size_t)(2 * n + n_pages), sizeof *ids);
-    size_t page_bytes = kern_page_bytes(b->k, KV, HD);
-    enum err_code rc = ids ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory");
-    if (rc == ERR_OK)
-        rc = make_f32(b, (int64_t)n * STRIDE, &qkv, e);
-    if (rc == ERR_OK)
-        rc = make_f32(b, (int64_t)ctx * HD, &table, e);
-    if (rc == ERR_OK)
-        rc = make_act(b, (int64_t)n * HEADS * HD, &q, e);
-    if (rc == ERR_OK)
-        rc = make_act(b, (int64_t)n * HEADS * HD, &out, e);
-    if (rc == ERR_OK)
-        rc = kern_alloc(b->k, page_bytes * (size_t)n_pages, &pages, e);
-    if (rc == ERR_OK) {
-        for (int i = 0; i < n; i++)
-            ids[i] = ctx - n + i;
-        for (int i = 0; i < n_pages; i++)
-            ids[2 * n + i] = i;
-        struct kern_rows rows = {.n_tok = n,
-                                 .pos = ids,
-                                 .seq = ids + n,
-                                 .pages = ids + 2 * n,
-                                 .n_seq = 1,
-                                 .pages_max = n_pages};
-        struct rope_kv_args ra = {.rows = &rows,
-                                  .n_head = HEADS,
-                                  .n_kv = KV,
-                                  .head_dim = HD,
-                                  .rot_dim = HD,
-                                  .q = qkv,
-                                  .k = qkv + HEADS * HD,
-                                  .v = qkv + (HEADS + KV) * HD,
-                                  .stride = STRIDE,
-                                  .cos_sin = table,
-                                  .q_out = q,
-                                  .kv = pages};
-        struct attention_args aa = {.rows = &rows,
-                                    .n_head = HEADS,
-                                    .n_kv = KV,
-                                    .head_dim = HD,
-                                    .q = q,
-                                    .kv = pages,
-                                    .scale = 0.125f,
-                                    .out = out};
-        char shape[96];
-        double keys = (double)n * ((double)ctx - (double)(n - 1) / 2);
-        snprintf(shape, sizeof shape, "%d rows, context %d, %d/%d heads of %d", n, ctx, HEADS, KV,
-                 HD);
-        rc = measure(b, "rope_kv", shape, (double)n * STRIDE * (4 + (double)kern_act_bytes(b->k)),
-                     0, rope_once, &ra, e);
-        if (rc == ERR_OK)
-            rc = measure(b, "attention", shape, (double)page_bytes * (double)n_pages,
-                         4.0 * keys * HEADS * HD, attention_once, &aa, e);
-    }
-    free(ids);
-    kern_free(b->k, qkv);
-    kern_free(b->k, table);
-    kern_free(b->k, q);
-    kern_free(b->k, out);
-    kern_free(b->k, pages);
-    return rc;
-}
-
-/* ---- operations over rows
- * -------------------------------------------------------------------------- */
-struct rows_ctx {
-    struct rms_norm_args norm;
-    struct act_mul_args act;
-    struct add_args add;
-    struct logits_args logits;
-    struct row_hash_args hash;
-};
-
-#define ONCE(op, field)                                                                            \
-    static enum err_code op##_once(struct bench *b, void *ctx, struct err *e)                      \
-    {                                                                                              \
-        return kern_##op(b->k, &((struct rows_ctx *)ctx)->field, e);                               \
-    }
-ONCE(rms_norm, norm)
-ONCE(act_mul, act)
-ONCE(add, add)
-ONCE(logits, logits)
-ONCE(row_hash, hash)
-
-static enum err_code bench_rows(struct bench *b, struct err *e)
-{
-    enum { N = 512, D = 576, FF = 1536, VOCAB = 49152 };
-    float *x = NULL, *y = NULL, *z = NULL;
-    static int32_t id[2];
-    static float top[2], lse[1];
-    static uint64_t hash[N];
-    enum err_code rc = make_f32(b, N * FF, &x, e);
-    if (rc == ERR_OK)
-        rc = make_f32(b, N * FF, &y, e);
-    if (rc == ERR_OK)
-        rc = make_f32(b, N * FF, &z, e);
-    struct rows_ctx c = {
-        .norm = {N, 1, D, D, D, x, NULL, y, 1e-5f, false, false, z},
-        .act = {N, FF, FF, ACT_SILU, x, y, z},
-        .add = {N * D, x, y},
-        .logits = {1, VOCAB, 0, x, 2, id, top, lse, hash},
-        .hash = {N, D, D, 4, x, hash},
-    };
-    double act = (double)kern_act_bytes(b->k);
-    if (rc == ERR_OK)
-        rc = measure(b, "rms_norm", "512 x 576", N * D * (4 + act), 0, rms_norm_once, &c, e);
-    if (rc == ERR_OK)
-        rc = measure(b, "act_mul", "512 x 1536, silu", N * FF * (8 + act), 0, act_mul_once, &c, e);
-    if (rc == ERR_OK)
-        rc = measure(b, "row_hash", "512 x 576", N * D * 4.0, 0, row_hash_once, &c, e);
-    if (rc == ERR_OK)
-        rc = measure(b, "logits", "1 x 49152", VOCAB * 4.0, 0, logits_once, &c, e);
-    if (rc == ERR_OK)
-        rc = measure(b, "add", "512 x 576", N * D * 12.0, 0, add_once, &c, e);
-    kern_free(b->k, x);
-    kern_free(b->k, y);
-    kern_free(b->k, z);
-    return rc;
-}
-
-static enum err_code bench_kernels(struct bench *b, struct err *e)
-{
-    static const int few[] = {1, 16, 512, 0}, head[] = {1, 16, 0};
-    static const struct {
-        int64_t rows, k;
-        int bits;
-        const int *n;
-    } linear[] = {{960, 576, 4, few},    {3072, 576, 4, few},   {576, 1536, 4, few},
-                  {576, 1536, 2, few},   {576, 1536, 3, few},   {576, 1536, 5, few},
-                  {576, 1536, 6, few},   {576, 1536, 8, few},   {576, 1536, 16, few},
-                  {49152, 576, 4, head}, {49152, 576, 8, head}, {4096, 4096, 4, head}};
-    enum err_code rc = ERR_OK;
-    for (size_t i = 0; i < ARRAY_LEN(linear) && rc == ERR_OK; i++)
-        rc = bench_linear(b, linear[i].rows, linear[i].k, linear[i].bits, linear[i].n, e);
-    if (rc == ERR_OK)
-        rc = bench_attention(b, 1, 1024, e);
-    if (rc == ERR_OK)
-        rc = bench_attention(b, 512, 512, e);
-    return rc == ERR_OK ? bench_rows(b, e) : rc;
-}
+#define ENGINE_ROWS_MAX 4096
 
 /* ---- the whole engine
  * ------------------------------------------------------------------------------- */
-#define ENGINE_SEQS   16
-#define ENGINE_PROMPT 512
 
-struct run {
-    struct engine *en;
-    struct step_piece piece[ENGINE_SEQS];
-    int32_t ids[ENGINE_PROMPT];
-    int32_t *pages;
-    int n_pieces;
-    int64_t pos_max;
+/* What is asked of the engine part. */
+struct engine_args {
+    const char *model, *shape; /* one of the two, or neither */
+    const char *rows, *prompt; /* lists; NULL: the default of the device */
+    struct engine_bench bench;
 };
 
-static enum err_code step_once(struct bench *b, void *ctx, struct err *e)
+static enum err_code parse_list(const char *text, const char *name, int64_t *out, int *n,
+                                struct err *e)
 {
-    (void)b;
-    struct run *r = ctx;
-    struct step s = {.pieces = r->piece, .n_pieces = r->n_pieces};
-    enum err_code rc = engine_step(r->en, &s, e);
-    /* Decode goes on; a prefill is repeated where it is. */
-    for (int i = 0; i < r->n_pieces; i++)
-        if (r->piece[i].n == 1 && r->piece[i].pos + 1 < r->pos_max)
-            r->piece[i].pos++;
-    return rc;
+    *n = 0;
+    for (const char *at = text; *at;) {
+        char *end = NULL;
+        long long v = strtoll(at, &end, 10);
+        if (end == at || v < 1 || v > 1 << 24 || *n == ENGINE_BENCH_MAX || (*end && *end != ','))
+            return err_set(e, ERR_USAGE, "--%s '%.80s': expected up to %d numbers with commas",
+                           name, text, ENGINE_BENCH_MAX);
+        out[(*n)++] = v;
+        at = *end ? end + 1 : end;
+    }
+    return ERR_OK;
 }
 
-/* n sequences of `len` new tokens each, from position pos. */
-static enum err_code engine_figure(struct bench *b, struct run *r, json_t *out, const char *name,
-                                   int n, int len, int64_t pos, struct err *e)
+/* The default on the CPU is short, since its prefill is slow. */
+static enum err_code read_lists(struct engine_args *a, bool cpu, struct err *e)
 {
-    int per = (int)((r->pos_max + KERN_PAGE - 1) / KERN_PAGE);
-    for (int i = 0; i < n; i++)
-        r->piece[i] = (struct step_piece){.ids = r->ids + i,
-                                          .n = len,
-                                          .pos = pos,
-                                          .pages = r->pages + i * per,
-                                          .n_pages = per,
-                                          .out_from = len - 1};
-    r->n_pieces = n;
-    double s;
-    enum err_code rc = best_of(b, step_once, r, &s, e);
+    const char *few = a->rows ? a->rows : cpu ? "1,16" : "1,8,16,32,64";
+    const char *prompt = a->prompt ? a->prompt : cpu ? "512" : "512,2048,8192";
+    enum err_code rc = parse_list(few, "rows", a->bench.rows, &a->bench.n_rows, e);
     if (rc == ERR_OK)
-        json_object_set_new(out, name, json_real((double)n * (double)len / s));
+        rc = parse_list(prompt, "prefill", a->bench.prompt, &a->bench.n_prompt, e);
+    for (int i = 0; rc == ERR_OK && i < a->bench.n_rows; i++) {
+        if (a->bench.rows[i] > ENGINE_ROWS_MAX)
+            rc = err_set(e, ERR_USAGE, "--rows %lld, expected at most %d",
+                         (long long)a->bench.rows[i], ENGINE_ROWS_MAX);
+    }
     return rc;
 }
 
-static enum err_code bench_engine(struct bench *b, const char *path, struct engine_options *o,
-                                  json_t *out, struct err *e)
+static enum err_code open_engine(const struct engine_args *a, const struct engine_options *o,
+                                 struct engine **en, struct err *e)
 {
     struct checkpoint *c = NULL;
-    struct run r = {.pos_max = ENGINE_PROMPT + 128};
-    int per = (int)((r.pos_max + KERN_PAGE - 1) / KERN_PAGE);
+    enum err_code rc =
+        a->shape ? shapes_checkpoint(&c, a->shape, e) : checkpoint_open(&c, a->model, e);
+    if (rc == ERR_OK)
+        rc = engine_new(en, c, o, e);
+    if (a->shape)
+        shapes_free(c);
+    else
+        checkpoint_close(c);
+    return rc;
+}
+
+static enum err_code bench_engine(const struct engine_args *a, struct engine_options *o,
+                                  json_t *out, struct err *e)
+{
+    struct engine *en = NULL;
+    json_t *figures = NULL;
     uint64_t at = clock_ns();
-    o->batch_tokens = ENGINE_PROMPT;
-    o->batch_seqs = ENGINE_SEQS;
-    o->kv_tokens = (int64_t)ENGINE_SEQS * per * KERN_PAGE;
-    o->ctx = r.pos_max;
-    enum err_code rc = checkpoint_open(&c, path, e);
-    if (rc == ERR_OK)
-        rc = engine_new(&r.en, c, o, e);
-    checkpoint_close(c);
-    if (rc != ERR_OK)
-        return rc;
-    json_object_set_new(out, "load_seconds", json_real((double)(clock_ns() - at) * 1e-9));
-    const struct engine_plan *p = engine_get_plan(r.en);
-    json_object_set_new(out, "weight_bytes", json_integer((json_int_t)p->weights));
-    int64_t vocab = engine_hparams(r.en)->n_vocab;
-    for (int i = 0; i < ENGINE_PROMPT; i++)
-        r.ids[i] = (int32_t)rng_below(&b->rng, (uint64_t)vocab);
-    r.pages = malloc((size_t)(ENGINE_SEQS * per) * sizeof *r.pages);
-    if (!r.pages || p->pages < ENGINE_SEQS * per) {
-        rc = err_set(e, ERR_NOMEM, "%lld pages, expected %d", (long long)p->pages,
-                     ENGINE_SEQS * per);
-        goto out;
+    engine_bench_options(&a->bench, o);
+    enum err_code rc = open_engine(a, o, &en, e);
+    if (rc == ERR_OK) {
+        const struct engine_plan *p = engine_get_plan(en);
+        json_object_set_new(out, "model", json_string(a->shape ? a->shape : io_base(a->model)));
+        json_object_set_new(out, "synthetic", json_boolean(a->shape != NULL));
+        json_object_set_new(out, "load_seconds", json_real((double)(clock_ns() - at) * 1e-9));
+        json_object_set_new(out, "weight_bytes", json_integer((json_int_t)p->weights));
+        json_object_set_new(out, "kv_bytes", json_integer((json_int_t)p->kv));
+        json_object_set_new(out, "batch_tokens", json_integer(p->batch_tokens));
+        rc = engine_bench_run(en, &a->bench, &figures, e);
     }
-    for (int i = 0; i < ENGINE_SEQS * per; i++)
-        r.pages[i] = i;
-    rc = engine_figure(b, &r, out, "prefill_512_tok_per_s", 1, ENGINE_PROMPT, 0, e);
     if (rc == ERR_OK)
-        rc = engine_figure(b, &r, out, "decode_1_tok_per_s", 1, 1, 128, e);
+        json_object_set_new(out, "figures", figures);
+    engine_free(en);
+    return rc;
+}
+
+/* ---- a synthetic checkpoint on disk
+ * ------------------------------------------------------------------------------- */
+
+static enum err_code make_checkpoint(const char *shape, const char *dir, int threads,
+                                     const volatile int *interrupted, struct err *e)
+{
+    struct checkpoint *c = NULL;
+    struct plan *p = NULL;
+    struct quantize_summary sum;
+    struct strbuf text = {0};
+    enum err_code rc = shapes_checkpoint(&c, shape, e);
     if (rc == ERR_OK)
-        rc = engine_figure(b, &r, out, "decode_16_tok_per_s", ENGINE_SEQS, 1, 128, e);
-out:
-    free(r.pages);
-    engine_free(r.en);
+        rc = plan_keep_all(&p, c, e);
+    struct quantize_job job = {.plan = p, .out = dir, .command = "bench"};
+    job.torch_dtype = "bfloat16";
+    job.pack.threads = threads;
+    job.pack.interrupted = interrupted;
+    if (rc == ERR_OK)
+        rc = quantize_run(&job, &sum, e);
+    if (rc == ERR_OK) {
+        strbuf_printf(&text, "%s: %s, %zu tensors, %.3f GB, synthetic\n", dir, shape, sum.n_tensors,
+                      (double)sum.bytes * 1e-9);
+        rc = cmd_print(&text, e);
+    }
+    plan_free(p);
+    shapes_free(c);
     return rc;
 }
 
@@ -466,15 +133,11 @@ static double number(const json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
-static void put_text(struct strbuf *b, const json_t *all)
+static void put_kernels(struct strbuf *b, const json_t *all)
 {
     size_t i;
     const json_t *k;
-    strbuf_printf(b, "%s, %s, %lld threads; read bandwidth %.1f GB/s\n\n",
-                  json_string_value(json_object_get(all, "arith")),
-                  json_string_value(json_object_get(all, "variant")),
-                  (long long)json_integer_value(json_object_get(all, "threads")),
-                  number(all, "stream_bytes_per_s") * 1e-9);
+    strbuf_printf(b, "read bandwidth %.1f GB/s\n\n", number(all, "stream_bytes_per_s") * 1e-9);
     strbuf_printf(b, "%-10s %-42s %12s %8s %9s %8s\n", "kernel", "shape", "us", "GB/s", "GFLOP/s",
                   "stream");
     json_array_foreach(json_object_get(all, "kernels"), i, k)
@@ -483,41 +146,65 @@ static void put_text(struct strbuf *b, const json_t *all)
                       json_string_value(json_object_get(k, "shape")), number(k, "seconds") * 1e6,
                       number(k, "bytes_per_s") * 1e-9, number(k, "flop_per_s") * 1e-9,
                       number(k, "stream_share") * 100);
-    const json_t *en = json_object_get(all, "engine");
-    if (!en)
-        return;
-    double bytes = number(en, "weight_bytes") * number(en, "decode_1_tok_per_s");
-    strbuf_printf(b,
-                  "\nload %.3f s; prefill of 512 %.1f tok/s; decode of 1 row %.1f tok/s (%.1f%% of "
-                  "the stream), of 16 rows %.1f tok/s\n",
-                  number(en, "load_seconds"), number(en, "prefill_512_tok_per_s"),
-                  number(en, "decode_1_tok_per_s"), 100 * bytes / number(all, "stream_bytes_per_s"),
-                  number(en, "decode_16_tok_per_s"));
+    strbuf_putc(b, '\n');
 }
 
-static enum err_code run_bench(struct bench *b, const char *model, bool kernels,
-                               struct engine_options *o, json_t *all, struct err *e)
+static void put_engine(struct strbuf *b, const json_t *en)
 {
-    enum err_code rc = kern_open(&b->k, &o->kern, e);
-    if (rc == ERR_OK)
-        rc = measure_stream(b, e);
-    if (rc == ERR_OK && kernels)
-        rc = bench_kernels(b, e);
-    if (rc == ERR_OK) {
-        json_object_set_new(all, "arith", json_string(kern_arith_name(kern_arith(b->k))));
-        json_object_set_new(all, "variant", json_string(kern_isa(b->k)));
-        json_object_set_new(all, "threads", json_integer(kern_threads(b->k)));
-        json_object_set_new(all, "stream_bytes_per_s", json_real(b->stream));
-        json_object_set(all, "kernels", b->kernels);
+    size_t i;
+    const json_t *f;
+    strbuf_printf(b, "%s%s: %.3f GB of weights in %.3f s\n\n",
+                  json_string_value(json_object_get(en, "model")),
+                  json_is_true(json_object_get(en, "synthetic")) ? " (synthetic)" : "",
+                  number(en, "weight_bytes") * 1e-9, number(en, "load_seconds"));
+    strbuf_printf(b, "%-8s %6s %8s %12s %12s %10s\n", "figure", "rows", "tokens", "tok/s", "ms",
+                  "null arm");
+    json_array_foreach(json_object_get(en, "figures"), i, f)
+    {
+        bool decode = json_object_get(f, "rows") != NULL;
+        strbuf_printf(b, "%-8s %6lld %8lld %12.1f %12.3f %+9.2f%%\n",
+                      json_string_value(json_object_get(f, "what")),
+                      decode ? (long long)number(f, "rows") : 1ll,
+                      (long long)number(f, decode ? "context" : "tokens"), number(f, "tok_per_s"),
+                      number(f, "seconds") * 1e3, (number(f, "null_ratio") - 1) * 100);
     }
-    kern_close(b->k);
-    b->k = NULL;
-    if (rc == ERR_OK && model) {
-        json_t *en = json_object();
-        json_object_set_new(all, "engine", en);
-        rc = bench_engine(b, model, o, en, e);
-    }
-    return rc;
+}
+
+static void put_text(struct strbuf *b, const json_t *all)
+{
+    strbuf_printf(b, "%s on %s (%s), %lld threads\n",
+                  json_string_value(json_object_get(all, "arith")),
+                  json_string_value(json_object_get(all, "device")),
+                  json_string_value(json_object_get(all, "variant")),
+                  (long long)json_integer_value(json_object_get(all, "threads")));
+    if (json_object_get(all, "kernels"))
+        put_kernels(b, all);
+    if (json_object_get(all, "engine"))
+        put_engine(b, json_object_get(all, "engine"));
+}
+
+/* Kernel by kernel is for the CPU: other devices have no memory that the host writes. */
+static enum err_code run_bench(struct engine_args *a, bool kernels, struct engine_options *o,
+                               json_t *all, struct err *e)
+{
+    struct kern *k = NULL;
+    enum err_code rc = kern_open(&k, &o->kern, e);
+    if (rc != ERR_OK)
+        return rc;
+    const bool cpu = strcmp(kern_device(k), "cpu") == 0;
+    json_object_set_new(all, "arith", json_string(kern_arith_name(kern_arith(k))));
+    json_object_set_new(all, "device", json_string(kern_device(k)));
+    json_object_set_new(all, "variant", json_string(kern_isa(k)));
+    json_object_set_new(all, "threads", json_integer(kern_threads(k)));
+    if (kernels && cpu)
+        rc = cpu_bench_run(k, a->bench.seconds, a->bench.interrupted, all, e);
+    kern_close(k);
+    if (rc != ERR_OK || (!a->model && !a->shape))
+        return rc;
+    json_t *en = json_object();
+    json_object_set_new(all, "engine", en);
+    rc = read_lists(a, cpu, e);
+    return rc == ERR_OK ? bench_engine(a, o, en, e) : rc;
 }
 
 static enum err_code print(json_t *all, bool json, struct err *e)
@@ -529,43 +216,75 @@ static enum err_code print(json_t *all, bool json, struct err *e)
     return cmd_print(&text, e);
 }
 
+static enum err_code check_args(const struct engine_args *a, const char *make,
+                                const struct opt_list *pos, struct err *e)
+{
+    if (make && pos->n != 1)
+        return err_set(e, ERR_USAGE, "--make-checkpoint SHAPE DIR: %zu folders given", pos->n);
+    if (!make && pos->n)
+        return err_set(e, ERR_USAGE, "unexpected argument '%s'", pos->items[0]);
+    if (a->model && a->shape)
+        return err_set(e, ERR_USAGE, "--model and --shape exclude each other");
+    return ERR_OK;
+}
+
 enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct err *e)
 {
     bool json = false, help = false, kernels = true;
-    const char *model = NULL;
-    struct bench b = {.seconds = 0.2, .rng = {.seed = 1}, .interrupted = env->interrupted};
+    const char *make = NULL;
+    int64_t rounds = 5;
+    struct engine_args a = {.bench = {.context = 1024, .seconds = 0.2}};
     struct model_opts how;
-    struct opt opts[5 + MODEL_OPTS_ROWS] = {
+    struct opt opts[12 + MODEL_OPTS_ROWS] = {
         {OPT_FLAG, 0, "json", &json, 0, 0, NULL, NULL, "Print JSON."},
-        {OPT_STRING, 'm', "model", &model, 0, 0, NULL, "MODEL",
-         "also the whole engine on this checkpoint: load, prefill, decode"},
-        {OPT_FLAG, 0, "kernels", &kernels, 0, 0, NULL, NULL, "kernel by kernel (default)"},
-        {OPT_DOUBLE, 0, "seconds", &b.seconds, 0, 60, NULL, "S",
+        {OPT_FLAG, 0, "kernels", &kernels, 0, 0, NULL, NULL,
+         "kernel by kernel, on the CPU (default)"},
+        {OPT_DOUBLE, 0, "seconds", &a.bench.seconds, 0, 60, NULL, "S",
          "time for each figure (default 0.2)"},
+        {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "The whole engine"},
+        {OPT_STRING, 'm', "model", &a.model, 0, 0, NULL, "MODEL", "on this checkpoint"},
+        {OPT_STRING, 0, "shape", &a.shape, 0, 0, NULL, "NAME",
+         "on synthetic 4-bit weights of a published model's shape: llama3-8b, qwen3-30b-a3b, ..."},
+        {OPT_STRING, 0, "rows", &a.rows, 0, 0, NULL, "N,N",
+         "decode so many rows (default 1,8,16,32,64; on the CPU 1,16)"},
+        {OPT_STRING, 0, "prefill", &a.prompt, 0, 0, NULL, "N,N",
+         "prefill so many tokens (default 512,2048,8192; on the CPU 512)"},
+        {OPT_INT, 0, "context", &a.bench.context, 1, 1 << 20, NULL, "N",
+         "tokens before each decoded one (default 1024)"},
+        {OPT_INT, 0, "rounds", &rounds, 1, 1000, NULL, "N",
+         "rounds over all figures, each with its null arm; the median counts (default 5)"},
+        {OPT_STRING, 0, "make-checkpoint", &make, 0, 0, NULL, "SHAPE",
+         "only write a synthetic checkpoint of that shape into the folder DIR"},
     };
-    size_t n = 4;
+    size_t n = 11;
     model_opts_init(&how);
     model_opts_rows(&how, opts, &n);
     opts[n].type = OPT_END;
     const struct opt_cmd cmd = {
         .name = "bench",
-        .usage = "[-m MODEL] [--json]",
-        .about = "Measures every kernel and, with a model, the whole engine: bytes and operations "
-                 "per second, and the share of this machine's read bandwidth. Each figure is the "
-                 "best of its runs.",
-        .opts = opts};
+        .usage = "[-m MODEL | --shape NAME] [--json] | --make-checkpoint SHAPE DIR",
+        .about =
+            "Measures every kernel of the CPU (bytes and operations per second, and the share "
+            "of this machine's read bandwidth, each the best of its runs) and the whole engine "
+            "on any device (medians beside a null arm).",
+        .opts = opts,
+        .args_max = 1};
     struct opt_list pos = {0};
     enum err_code rc = cmd_options(&cmd, argc, argv, &pos, &help, e);
-    if (rc == ERR_OK && !help) {
+    if (rc == ERR_OK && !help)
+        rc = check_args(&a, make, &pos, e);
+    if (rc == ERR_OK && !help && make) {
+        rc = make_checkpoint(make, pos.items[0], (int)how.threads, env->interrupted, e);
+    } else if (rc == ERR_OK && !help) {
         struct engine_options o;
         json_t *all = json_object();
-        b.kernels = json_array();
+        a.bench.rounds = (int)rounds;
+        a.bench.interrupted = env->interrupted;
         rc = model_opts_engine(&how, &o, e);
         if (rc == ERR_OK)
-            rc = run_bench(&b, model, kernels, &o, all, e);
+            rc = run_bench(&a, kernels, &o, all, e);
         if (rc == ERR_OK)
             rc = print(all, json, e);
-        json_decref(b.kernels);
         json_decref(all);
     }
     opt_list_free(&pos);

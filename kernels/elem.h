@@ -195,12 +195,12 @@ ELEM_FN float elem_gelu_tanh_mul(float gate, float up)
     return elem_gelu_tanh(gate) * up;
 }
 
-/* gate capped at 7, up within 7 of zero: (up + 1) * gate * sigmoid(1.702 gate). */
-ELEM_FN float elem_gptoss_mul(float gate, float up)
+/* gate capped at limit, up within limit of zero: (up + 1) * gate * sigmoid(alpha gate). */
+ELEM_FN float elem_gptoss_mul(float gate, float up, float limit, float alpha)
 {
-    float g = elem_min(7.0f, gate);
-    float u = elem_max(-7.0f, elem_min(7.0f, up));
-    return (g / (1.0f + elem_exp(-1.702f * g))) * (u + 1.0f);
+    float g = elem_min(limit, gate);
+    float u = elem_max(-limit, elem_min(limit, up));
+    return (g / (1.0f + elem_exp(-alpha * g))) * (u + 1.0f);
 }
 
 /* cap * tanh(x / cap). */

@@ -452,6 +452,8 @@ static enum err_code check_act_mul(const struct act_mul_args *a, struct err *e)
          (long long)a->n_rows, (long long)a->d, (long long)a->stride);
     NEED(a->act == ACT_SILU || a->act == ACT_GELU_TANH || a->act == ACT_GPTOSS,
          "activation %d is unknown", (int)a->act);
+    NEED(a->act != ACT_GPTOSS || (a->limit > 0 && a->alpha > 0),
+         "limit %g, alpha %g: expected positive", (double)a->limit, (double)a->alpha);
     NEED(a->gate && a->up && a->out, "a pointer is missing");
     return ERR_OK;
 }

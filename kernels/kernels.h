@@ -72,7 +72,8 @@ MUST_USE enum err_code kern_poison(struct kern *k, struct err *e);
 
 /* ---- weights --------------------------------------------------------------------------------- */
 /* Stacks the rows of n parts (same K, same encoding and format) into one matrix. GGML blocks with
- * an exact affine form are taken as that; other GGML types and dense f16/f32 are dense. */
+ * an exact packed form are taken as that; other GGML types and dense f16/f32 are dense. A block
+ * float (mxfp4, mxfp8, nvfp4) that holds a NaN, as scale or as element, is ERR_INPUT. */
 MUST_USE enum err_code kern_weight_load(struct kern *k, const struct ckpt_weight *const *parts,
                                         int n, struct kern_weight **w, struct err *e);
 void kern_weight_free(struct kern *k, struct kern_weight *w);
@@ -187,14 +188,16 @@ struct act_mul_args {
     int64_t n_rows, d, stride;
     enum act_kind act;
     const float *gate, *up;
-    void *out; /* act [n_rows, d] */
+    void *out;          /* act [n_rows, d] */
+    float limit, alpha; /* ACT_GPTOSS: gate and up are clamped at it; the sigmoid's factor */
 };
 
-/* h[i] += x[i], one rounding; n elements. */
+/* h[i] += x[i], one rounding; then h[i] *= scale, another one; n elements. */
 struct add_args {
     int64_t n;
     float *h;
     const float *x;
+    float scale; /* 0: no multiplication */
 };
 
 /* Top experts of each row: logits f32 [n_tok, n_expert], ties to the lower index, weights by

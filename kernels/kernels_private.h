@@ -74,8 +74,8 @@ const char *const *cpu_isa_list(void);
  */
 struct kern_weight {
     int64_t rows, k;
-    bool affine;      /* else dense */
-    struct qformat q; /* affine */
+    bool packed;      /* else dense */
+    struct qformat q; /* packed */
     enum dtype dtype; /* dense: DT_BF16, DT_F16, DT_F32 as it is in memory */
     size_t bytes;     /* device bytes, as kern_weight_bytes promised */
 };
@@ -85,19 +85,24 @@ struct kern_source {
     const struct ckpt_weight *const *parts;
     int n;
     int64_t rows, k;
-    bool affine;
+    bool packed;
     struct qformat q; /* f16 and f32 scales mixed become f32: the values are the same */
-    enum dtype dtype; /* dense: the stored type; f32 for GGML types without an affine form */
+    bool globals;     /* nvfp4: a part has global scales */
+    enum dtype dtype; /* dense: the stored type; f32 for GGML types without a packed form */
 };
 
 /* Fails with found and expected when the parts do not fit together or cannot be decoded. */
 MUST_USE enum err_code kern_source_init(struct kern_source *s,
                                         const struct ckpt_weight *const *parts, int n,
                                         struct err *e);
-/* Row r of an affine source in MLX order: codes qformat_row_bytes(q, k), scales and biases k /
- * group values of q.scale each. */
-void kern_source_affine_row(const struct kern_source *s, int64_t r, uint8_t *codes, uint8_t *scales,
-                            uint8_t *biases);
+/* Row r of a packed source in MLX order: codes qformat_row_bytes(q, k), scales and biases k /
+ * group values of q.scale each; a block float has no biases. ERR_INPUT for a block float that holds
+ * a NaN. */
+MUST_USE enum err_code kern_source_packed_row(const struct kern_source *s, int64_t r,
+                                              uint8_t *codes, uint8_t *scales, uint8_t *biases,
+                                              struct err *e);
+/* The global scale of row r; 1 where there is none. */
+float kern_source_global(const struct kern_source *s, int64_t r);
 /* The values of a packed weight as a dense one of `type` (rule 1: f32, or bf16 for mma90); its
  * data is on the heap. A dense weight is copied as a view, and *owned is NULL. shell: no data is
  * made, for the memory plan. */

@@ -232,7 +232,7 @@ static enum err_code no_weight(struct kern *k, const struct ckpt_weight *const *
     *w = calloc(1, sizeof **w);
     if (!*w)
         return err_set(e, ERR_NOMEM, "out of memory");
-    **w = (struct kern_weight){.rows = s.rows, .k = s.k, .affine = s.affine, .q = s.q};
+    **w = (struct kern_weight){.rows = s.rows, .k = s.k, .packed = s.packed, .q = s.q};
     return ERR_OK;
 }
 

@@ -93,6 +93,11 @@ LANE vf vf_max(vf a, vf b)
     return a;
 }
 
+LANE vf vf_max_abs(vf a, vf m)
+{
+    return vf_max(vf_abs(a), m);
+}
+
 LANE vf vf_rint(vf a)
 {
     EACH(l)
@@ -173,7 +178,7 @@ LANE void vf_sum3(vf a, vf b, vf c, float out[4])
 LANE void vf_codes(vf v, uint8_t *p)
 {
     EACH(l)
-    p[l] = (uint8_t)v.x[l];
+    p[l] = (uint8_t)f32_bits(v.x[l]);
 }
 
 LANE vd vd_load(const double *p)

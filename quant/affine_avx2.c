@@ -72,6 +72,11 @@ LANE vf vf_max(vf x, vf y)
     return (vf){_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)};
 }
 
+LANE vf vf_max_abs(vf x, vf m)
+{
+    return vf_max(vf_abs(x), m);
+}
+
 LANE vf vf_rint(vf x)
 {
     return (vf){_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
@@ -159,7 +164,9 @@ LANE void vf_sum3(vf a, vf b, vf c, float out[4])
 
 LANE void vf_codes(vf v, uint8_t *p)
 {
-    __m256i w = _mm256_packus_epi32(_mm256_cvtps_epi32(v.a), _mm256_cvtps_epi32(v.b));
+    const __m256i low = _mm256_set1_epi32(0xff);
+    __m256i w = _mm256_packus_epi32(_mm256_and_si256(_mm256_castps_si256(v.a), low),
+                                    _mm256_and_si256(_mm256_castps_si256(v.b), low));
     w = _mm256_permute4x64_epi64(w, 0xd8); /* the pack works inside halves */
     __m128i c = _mm_packus_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
     _mm_storeu_si128((void *)p, c);

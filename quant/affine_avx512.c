@@ -68,6 +68,11 @@ LANE vf vf_max(vf a, vf b)
     return _mm512_max_ps(a, b);
 }
 
+LANE vf vf_max_abs(vf a, vf m)
+{
+    return _mm512_range_ps(a, m, 0x0b); /* the larger size, without sign */
+}
+
 LANE vf vf_rint(vf a)
 {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -135,7 +140,7 @@ LANE void vf_sum3(vf a, vf b, vf c, float out[4])
 
 LANE void vf_codes(vf v, uint8_t *p)
 {
-    _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+    _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(_mm512_castps_si512(v)));
 }
 
 LANE vd vd_load(const double *p)

@@ -13,16 +13,19 @@
  *     vf_min_all vf_max_all vf_any_nan  over lanes
  *     vf_sum3(a, b, c, out)  sums over lanes: halves are folded twice, then (0+1)+(2+3);
  *                   out has room for 4
- *     vf_codes(v, p)   whole numbers below 256 to bytes
+ *     vf_max_abs(a, m)  |a| > m ? |a| : m, for m >= 0
+ *     vf_codes(v, p)   the lowest byte of every lane's bits
  *     vd_load vd_store vd_add_vf  double accumulators
  *     pack_codes(c, n, bits, out)  n codes to the bit stream
  * With AFFINE_ONE_BODY there is one body for all widths and groups.
  *
- * Rounding to a whole number in [0, 255] is adding and subtracting 2^23.
+ * Adding 2^23 rounds to a whole number and leaves it in the lowest byte; subtracting gives it back.
  * By itself, without LANE, this header is empty. */
 #include "quant/affine_private.h"
 
 #ifdef LANE
+
+#define UNROLL _Pragma("GCC unroll 8")
 
 /* One grid for 16 groups: rounded, bounded, checked. */
 LANE void put_grid(struct affine_grids *g, int grid, vf s, vf b, enum dtype t)
@@ -68,18 +71,22 @@ LANE void make_grids(struct affine_grids *g, const float *lo_of, const float *hi
     put_grid(g, 2, step, lo, t);
 }
 
-/* Code of w on a grid, as a float. */
-LANE vf grid_code(vf w, vf b, vf inv, vf top)
-{
-    const vf magic = vf_set1(8388608.0f);
-    vf x = vf_mul(vf_sub(w, b), inv);
-    x = vf_min(vf_max(x, vf_set1(0.0f)), top);
-    return vf_sub(vf_add(x, magic), magic);
-}
-
 struct grid {
     vf s, b, inv;
 };
+
+/* Code of x on a grid plus 2^23: a float whose lowest byte is the code. */
+LANE vf grid_code(vf x, struct grid g, vf top)
+{
+    vf q = vf_mul(vf_sub(x, g.b), g.inv);
+    return vf_add(vf_min(vf_max(q, vf_set1(0.0f)), top), vf_set1(AFFINE_MAGIC));
+}
+
+/* x minus the grid's value at a code. */
+LANE vf grid_error(vf x, vf code, struct grid g)
+{
+    return vf_sub(x, vf_fma(vf_sub(code, vf_set1(AFFINE_MAGIC)), g.s, g.b));
+}
 
 LANE struct grid load_grid(const struct affine_grids *g, int grid, int lane)
 {
@@ -89,24 +96,8 @@ LANE struct grid load_grid(const struct affine_grids *g, int grid, int lane)
 
 LANE vf add_error(vf x, struct grid g, vf top, vf sum)
 {
-    vf e = vf_sub(x, vf_fma(grid_code(x, g.b, g.inv, top), g.s, g.b));
+    vf e = grid_error(x, grid_code(x, g, top), g);
     return vf_fma(e, e, sum);
-}
-
-/* The three grids are written out: in a loop over an array of them gcc keeps the sums in memory. */
-LANE void measure(const float *w, int n_vec, vf top, const struct affine_grids *g, int lane,
-                  float err[4])
-{
-    const struct grid low = load_grid(g, 0, lane), high = load_grid(g, 1, lane);
-    const struct grid full = load_grid(g, 2, lane);
-    vf a = vf_set1(0.0f), b = a, c = a;
-    for (int v = 0; v < n_vec; v++) {
-        vf x = vf_load(w + 16 * v);
-        a = add_error(x, low, top, a);
-        b = add_error(x, high, top, b);
-        c = add_error(x, full, top, c);
-    }
-    vf_sum3(a, b, c, err);
 }
 
 struct sums {
@@ -114,72 +105,106 @@ struct sums {
     vf e_max;
 };
 
-LANE void emit(const float *w, int n_vec, vf top, const struct affine_grids *g, int grid, int lane,
-               uint8_t *codes, struct sums *t)
+/* Reads a batch of n groups: values, ends. False when a value is not finite. */
+LANE bool load_batch(const struct affine_run *r, int64_t g0, int n, int n_vec,
+                     struct affine_batch *t)
 {
-    const struct grid by = load_grid(g, grid, lane);
-    vf ww = vf_set1(0.0f), we = ww, ee = ww;
+    const vf zero = vf_set1(0.0f);
+    vf check = zero; /* NaN once a NaN or an infinity was there */
+    for (int i = 0; i < n; i++) {
+        float *w = t->w + 16 * n_vec * i;
+        int64_t at = (g0 + i) * 16 * n_vec;
+        affine_prefetch(r, at, 16 * n_vec);
+        vf a = vf_source(r->source, r->data, at), z = a;
+        vf_store(w, a);
+        check = vf_fma(a, zero, check);
+        UNROLL
+        for (int v = 1; v < n_vec; v++) {
+            vf x = vf_source(r->source, r->data, at + 16 * v);
+            vf_store(w + 16 * v, x);
+            a = vf_min(x, a);
+            z = vf_max(x, z);
+            check = vf_fma(x, zero, check);
+        }
+        t->lo[i] = vf_min_all(a);
+        t->hi[i] = vf_max_all(z);
+    }
+    return !vf_any_nan(check);
+}
+
+/* Errors of a group on its three grids. They are written out: in a loop over an array of them gcc
+ * keeps the sums in memory. */
+LANE void measure(struct affine_batch *t, int i, int n_vec, vf top)
+{
+    const struct grid low = load_grid(&t->grids, 0, i), high = load_grid(&t->grids, 1, i);
+    const struct grid full = load_grid(&t->grids, 2, i);
+    const float *w = t->w + 16 * n_vec * i;
+    vf a = vf_set1(0.0f), b = a, c = a;
+    UNROLL
     for (int v = 0; v < n_vec; v++) {
-        vf x = vf_load(w + 16 * v), q = grid_code(x, by.b, by.inv, top);
-        vf e = vf_sub(x, vf_fma(q, by.s, by.b));
-        vf_codes(q, codes + 16 * v);
+        vf x = vf_load(w + 16 * v);
+        a = add_error(x, low, top, a);
+        b = add_error(x, high, top, b);
+        c = add_error(x, full, top, c);
+    }
+    vf_sum3(a, b, c, t->err[i]);
+}
+
+LANE void emit(const struct affine_batch *t, int i, int n_vec, vf top, uint8_t *codes,
+               struct sums *sum)
+{
+    const float *w = t->w + 16 * n_vec * i;
+    const struct grid by = {vf_set1(t->s[i]), vf_set1(t->b[i]), vf_set1(t->inv[i])};
+    vf ww = vf_set1(0.0f), we = ww, ee = ww;
+    UNROLL
+    for (int v = 0; v < n_vec; v++) {
+        vf x = vf_load(w + 16 * v), code = grid_code(x, by, top);
+        vf e = grid_error(x, code, by);
+        vf_codes(code, codes + 16 * v);
         ww = vf_fma(x, x, ww);
         we = vf_fma(x, e, we);
         ee = vf_fma(e, e, ee);
-        t->e_max = vf_max(vf_abs(e), t->e_max);
+        sum->e_max = vf_max_abs(e, sum->e_max);
     }
-    t->ww = vd_add_vf(t->ww, ww);
-    t->we = vd_add_vf(t->we, we);
-    t->ee = vd_add_vf(t->ee, ee);
+    sum->ww = vd_add_vf(sum->ww, ww);
+    sum->we = vd_add_vf(sum->we, we);
+    sum->ee = vd_add_vf(sum->ee, ee);
 }
 
-/* n_vec and bits are constants where this is called, so that the loops unroll. */
+/* n_vec and bits are constants where this is called, so that the loops unroll. The steps go over
+ * the whole batch one after another: the choice of a group's grid ends a long chain of
+ * operations, and the other groups' chains run beside it. */
 LANE int64_t encode_groups(const struct affine_run *r, struct errstat *st, int n_vec, int bits)
 {
-    float w[AFFINE_BATCH * AFFINE_GROUP_MAX], lo[AFFINE_BATCH], hi[AFFINE_BATCH];
+    struct affine_batch t;
     uint8_t codes[AFFINE_GROUP_MAX];
-    struct affine_grids g;
     const int group = 16 * n_vec;
     const float top_code = (float)((1 << bits) - 1);
     const vf top = vf_set1(top_code);
-    struct sums t = {vd_load(st->ww), vd_load(st->we), vd_load(st->ee), vf_load(st->e_max)};
-    memset(lo, 0, sizeof lo);
-    memset(hi, 0, sizeof hi);
+    struct sums sum = {vd_load(st->ww), vd_load(st->we), vd_load(st->ee), vf_load(st->e_max)};
+    memset(t.lo, 0, sizeof t.lo);
+    memset(t.hi, 0, sizeof t.hi);
     for (int64_t g0 = 0; g0 < r->n_groups; g0 += AFFINE_BATCH) {
         int n = (int)MIN2(AFFINE_BATCH, r->n_groups - g0);
+        if (!load_batch(r, g0, n, n_vec, &t))
+            return g0 + affine_not_finite(&t, n, group);
+        make_grids(&t.grids, t.lo, t.hi, top_code, r->q.scale);
+        for (int i = 0; i < n; i++)
+            measure(&t, i, n_vec, top);
+        int bad = affine_choose(&t, n);
+        if (bad >= 0)
+            return g0 + bad;
         for (int i = 0; i < n; i++) {
-            int64_t at = (g0 + i) * group;
-            vf a = vf_source(r->source, r->data, at), z = a, check = vf_mul(a, vf_set1(0.0f));
-            vf_store(w + group * i, a);
-            for (int v = 1; v < n_vec; v++) {
-                vf x = vf_source(r->source, r->data, at + 16 * v);
-                vf_store(w + group * i + 16 * v, x);
-                a = vf_min(x, a);
-                z = vf_max(x, z);
-                check = vf_fma(x, vf_set1(0.0f), check); /* NaN for NaN and infinities */
-            }
-            lo[i] = vf_min_all(a);
-            hi[i] = vf_max_all(z);
-            if (vf_any_nan(check))
-                return g0 + i;
-        }
-        make_grids(&g, lo, hi, top_code, r->q.scale);
-        for (int i = 0; i < n; i++) {
-            float err[4];
-            measure(w + group * i, n_vec, top, &g, i, err);
-            int grid = affine_pick(err);
-            if (grid < 0)
-                return g0 + i;
-            emit(w + group * i, n_vec, top, &g, grid, i, codes, &t);
+            emit(&t, i, n_vec, top, codes, &sum);
             pack_codes(codes, group, bits, r->codes + (g0 + i) * group / 8 * bits);
-            affine_store_scale(r->scales, r->q.scale, g0 + i, g.s[grid][i]);
-            affine_store_scale(r->biases, r->q.scale, g0 + i, g.b[grid][i]);
         }
+        affine_store_scales(r->scales, r->q.scale, g0, t.s, n);
+        affine_store_scales(r->biases, r->q.scale, g0, t.b, n);
     }
-    vd_store(st->ww, t.ww);
-    vd_store(st->we, t.we);
-    vd_store(st->ee, t.ee);
-    vf_store(st->e_max, t.e_max);
+    vd_store(st->ww, sum.ww);
+    vd_store(st->we, sum.we);
+    vd_store(st->ee, sum.ee);
+    vf_store(st->e_max, sum.e_max);
     return -1;
 }
 

@@ -9,7 +9,8 @@
 
 static json_t *format_entry(struct qformat q)
 {
-    return json_pack("{s:i,s:i,s:s}", "group_size", q.group, "bits", q.bits, "mode", "affine");
+    return json_pack("{s:i,s:i,s:s}", "group_size", q.group, "bits", q.bits, "mode",
+                     qformat_mode(q));
 }
 
 /* mlx-lm reads its defaults from the root of the block and then looks up every module path. */

@@ -26,7 +26,7 @@ struct pack_options {
 };
 
 struct pack_tensor {
-    char sha256[65]; /* of the parts one behind another: biases, scales, weight */
+    char sha256[65]; /* of the parts one behind another: biases, global scales, scales, weight */
     bool exact;      /* every decoded value == the source's */
     bool copied;     /* the very bytes */
     struct errstat_figures figures;

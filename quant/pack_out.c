@@ -13,7 +13,7 @@
 enum err_code pack_name(const struct plan *p, const struct plan_item *it, char out[CKPT_NAME_MAX],
                         struct err *e)
 {
-    if (!names_to_mlx(p->ckpt->hp.family, it->w->name, out))
+    if (!names_to_mlx(p->ckpt->hp.family, p->ckpt->hp.wrapped, it->w->name, out))
         return err_set(e, ERR_INPUT, "tensor %s: name is longer than %d bytes", it->w->name,
                        CKPT_NAME_MAX - 1);
     if (it->packed && str_ends(out, ".weight"))
@@ -21,7 +21,7 @@ enum err_code pack_name(const struct plan *p, const struct plan_item *it, char o
     return ERR_OK;
 }
 
-static const char *const suffixes[] = {".biases", ".scales", ".weight", ""};
+static const char *const suffixes[] = {".biases", ".global_scale", ".scales", ".weight", ""};
 
 static enum err_code add_part(struct pack_out *o, const struct plan *p, size_t item,
                               enum pack_part_kind kind, struct err *e)
@@ -32,7 +32,7 @@ static enum err_code add_part(struct pack_out *o, const struct plan *p, size_t i
     enum err_code rc = pack_name(p, it, name, e);
     if (rc != ERR_OK)
         return rc;
-    size_t size = strlen(name) + sizeof ".weight";
+    size_t size = strlen(name) + strlen(suffixes[kind]) + 1;
     *part = (struct pack_part){.item = item, .kind = kind, .n_dim = it->w->n_dim};
     part->name = malloc(size);
     if (!part->name)
@@ -41,7 +41,7 @@ static enum err_code add_part(struct pack_out *o, const struct plan *p, size_t i
     snprintf(part->name, size, "%s%s", name, suffixes[kind]);
     memcpy(part->dim, it->w->dim, sizeof part->dim);
     int64_t *last = &part->dim[MAX2(part->n_dim, 1) - 1];
-    part->dtype = it->packed ? it->q.scale : it->dtype;
+    part->dtype = !it->packed ? it->dtype : qformat_is_block(it->q) ? DT_U8 : it->q.scale;
     part->bytes = it->scale_bytes;
     if (kind == PACK_CODES) {
         part->dtype = DT_U32;
@@ -49,6 +49,11 @@ static enum err_code add_part(struct pack_out *o, const struct plan *p, size_t i
         part->bytes = it->code_bytes;
     } else if (kind == PACK_DENSE) {
         part->bytes = it->code_bytes;
+    } else if (kind == PACK_GLOBALS) {
+        part->dtype = DT_F32;
+        part->bytes = it->global_bytes;
+        part->n_dim = MAX2(part->n_dim - 2, 1); /* [experts], or one */
+        part->dim[0] = part->dim[0] * (it->w->n_dim > 2) + (it->w->n_dim <= 2);
     } else {
         *last = it->k / it->q.group;
     }
@@ -112,7 +117,7 @@ enum err_code pack_out_open(struct pack_out *o, const struct plan *p, const char
     memset(o, 0, sizeof *o);
     enum err_code rc = ERR_OK;
     o->dir = strdup(dir);
-    o->parts = calloc(3 * MAX2(p->n_items, 1), sizeof *o->parts);
+    o->parts = calloc(4 * MAX2(p->n_items, 1), sizeof *o->parts);
     if (!o->dir || !o->parts)
         rc = err_set(e, ERR_NOMEM, "out of memory: %zu tensors", p->n_items);
     if (rc == ERR_OK && p->n_items == 0)
@@ -122,8 +127,12 @@ enum err_code pack_out_open(struct pack_out *o, const struct plan *p, const char
             rc = add_part(o, p, i, PACK_DENSE, e);
             continue;
         }
-        for (int kind = PACK_BIASES; kind <= PACK_CODES && rc == ERR_OK; kind++)
-            rc = add_part(o, p, i, (enum pack_part_kind)kind, e);
+        const struct plan_item *it = &p->items[i];
+        for (int kind = PACK_BIASES; kind <= PACK_CODES && rc == ERR_OK; kind++) {
+            if ((kind != PACK_BIASES || it->bias_bytes) &&
+                (kind != PACK_GLOBALS || it->global_bytes))
+                rc = add_part(o, p, i, (enum pack_part_kind)kind, e);
+        }
     }
     if (rc == ERR_OK) {
         qsort(o->parts, o->n_parts, sizeof *o->parts, by_name);
@@ -165,16 +174,27 @@ static enum err_code finish_shard(struct pack_out *o, size_t shard, struct err *
     return rc;
 }
 
+static enum err_code begin_part(struct pack_out *o, size_t part, struct err *e)
+{
+    bool first = part == 0 || o->parts[part - 1].shard != o->parts[part].shard;
+    return first && !o->writer ? open_shard(o, part, e) : ERR_OK;
+}
+
+enum err_code pack_out_hash(struct pack_out *o, size_t part, const uint8_t *data,
+                            struct sha256_piece *piece, struct err *e)
+{
+    enum err_code rc = begin_part(o, part, e);
+    if (rc == ERR_OK)
+        st_writer_hash(o->writer, data, (size_t)o->parts[part].bytes, piece);
+    return rc;
+}
+
 enum err_code pack_out_write(struct pack_out *o, size_t part, const uint8_t *data, struct err *e)
 {
     const struct pack_part *p = &o->parts[part];
-    enum err_code rc = ERR_OK;
-    if (part == 0 || o->parts[part - 1].shard != p->shard)
-        rc = open_shard(o, part, e);
+    enum err_code rc = begin_part(o, part, e);
     for (uint64_t off = 0; off < p->bytes && rc == ERR_OK; off += WRITE_BYTES) {
         size_t n = (size_t)MIN2(WRITE_BYTES, p->bytes - off);
-        for (size_t line = 0; line < n; line += 64)
-            __builtin_prefetch(data + off + line);
         rc = st_writer_data(o->writer, p->name, data + off, n, e);
     }
     if (rc == ERR_OK && (part + 1 == o->n_parts || o->parts[part + 1].shard != p->shard))

@@ -26,8 +26,14 @@ MUST_USE enum err_code pack_run(const struct plan_item *it, enum affine_isa isa,
                                 int64_t n, const struct pack_dest *to, struct pack_scratch *s,
                                 struct errstat *st, struct err *e);
 
-/* f32 values fmaf(q, s, b) of rows of packed bytes; each pointer is to the first of them. */
-void pack_run_decode(struct qformat q, int64_t k, int64_t n, const uint8_t *codes,
-                     const uint8_t *scales, const uint8_t *biases, float *out);
+/* Rows of packed bytes; each pointer is to the first of them. */
+struct pack_rows {
+    struct qformat q;
+    int64_t k, n;
+    const uint8_t *codes, *scales, *biases; /* biases: affine */
+    const float *globals;                   /* [n]; NULL: 1 */
+};
+/* Their f32 values: fmaf(q, s, b), or element * s. */
+void pack_run_decode(const struct pack_rows *r, float *out);
 
 #endif

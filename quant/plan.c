@@ -28,12 +28,13 @@ void plan_set_dense(struct plan_item *it, enum dtype dtype)
     const struct ckpt_weight *w = it->w;
     bool same = w->enc == CKPT_DENSE && w->dtype == dtype && !w->minus_one;
     same &= !w->rope_heads || w->n_dim >= 2; /* a permuted vector is put in order by decoding */
+    same &= !w->strides || dtype_is_float(dtype);
     it->action = same ? PLAN_COPY : PLAN_DENSE;
     it->packed = false;
     it->dtype = dtype;
     it->code_bytes =
         same && dtype == DT_UNKNOWN ? it->w->bytes : dtype_bytes(dtype, plan_item_elems(it));
-    it->scale_bytes = 0;
+    it->scale_bytes = it->bias_bytes = it->global_bytes = 0;
 }
 
 void plan_set_packed(struct plan_item *it, enum plan_action action, struct qformat q)
@@ -43,6 +44,8 @@ void plan_set_packed(struct plan_item *it, enum plan_action action, struct qform
     it->q = q;
     it->code_bytes = (uint64_t)it->rows * qformat_row_bytes(q, it->k);
     it->scale_bytes = dtype_bytes(q.scale, it->rows * (it->k / q.group));
+    it->bias_bytes = qformat_is_block(q) ? 0 : it->scale_bytes;
+    it->global_bytes = action == PLAN_COPY ? 4 * (uint64_t)ckpt_weight_n_globals(it->w) : 0;
 }
 
 /* What the container has, as exactly as the packed checkpoint can hold it. */
@@ -50,7 +53,7 @@ static void keep(struct plan_item *it)
 {
     const struct ckpt_weight *w = it->w;
     struct qformat q;
-    if (w->enc == CKPT_AFFINE) {
+    if (ckpt_weight_packed(w)) {
         plan_set_packed(it, PLAN_COPY, w->q);
     } else if (w->enc == CKPT_DENSE) {
         plan_set_dense(it, w->dtype);
@@ -58,7 +61,7 @@ static void keep(struct plan_item *it)
         plan_set_packed(it, PLAN_REPACK, q);
     } else {
         plan_set_dense(it, DT_BF16);
-        snprintf(it->note, sizeof it->note, "%s has no affine form: rounded to BF16",
+        snprintf(it->note, sizeof it->note, "%s has no packed form: rounded to BF16",
                  ggml_type_name(w->ggml));
     }
 }
@@ -102,7 +105,7 @@ void plan_free(struct plan *p)
 
 uint64_t plan_item_bytes(const struct plan_item *it)
 {
-    return it->code_bytes + 2 * it->scale_bytes;
+    return it->code_bytes + it->scale_bytes + it->bias_bytes + it->global_bytes;
 }
 
 int64_t plan_item_elems(const struct plan_item *it)
@@ -112,7 +115,10 @@ int64_t plan_item_elems(const struct plan_item *it)
 
 const char *plan_qformat_text(struct qformat q, char buf[64])
 {
-    snprintf(buf, 64, "affine %d bits, group %d, %s", q.bits, q.group, dtype_name(q.scale));
+    if (qformat_is_block(q))
+        snprintf(buf, 64, "%s", qformat_mode(q));
+    else
+        snprintf(buf, 64, "affine %d bits, group %d, %s", q.bits, q.group, dtype_name(q.scale));
     return buf;
 }
 
@@ -126,7 +132,7 @@ const char *plan_item_format(const struct plan_item *it, char buf[64])
 
 const char *plan_weight_format(const struct ckpt_weight *w, char buf[64])
 {
-    if (w->enc == CKPT_AFFINE)
+    if (ckpt_weight_packed(w))
         return plan_qformat_text(w->q, buf);
     const char *ggml = w->enc == CKPT_GGML ? ggml_type_name(w->ggml) : NULL;
     const char *dense = w->dtype < DT_COUNT ? dtype_name(w->dtype) : "unknown";
@@ -161,7 +167,8 @@ bool plan_root_format(const struct plan *p, struct qformat *q)
         struct qformat a = p->items[i].q;
         for (size_t j = 0; j < p->n_items; j++) {
             const struct plan_item *o = &p->items[j];
-            if (o->packed && o->q.bits == a.bits && o->q.group == a.group)
+            bool same_mode = qformat_mode(o->q) == qformat_mode(a); /* names are one object */
+            if (o->packed && same_mode && o->q.bits == a.bits && o->q.group == a.group)
                 sum += plan_item_elems(o);
         }
         if (sum > best) {

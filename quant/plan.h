@@ -29,13 +29,15 @@ const char *plan_action_name(enum plan_action a); /* "copy", "repack", "dense", 
 struct plan_item {
     const struct ckpt_weight *w;
     enum plan_action action;
-    bool packed; /* written as codes, scales and biases in q; else dense in dtype */
+    bool packed; /* written as codes, scales and (affine) biases in q; else dense in dtype */
     struct qformat q;
     enum dtype dtype;
     int rule;       /* of the recipe; -1: none */
     char note[160]; /* why it is otherwise than its rule says, or "" */
     int64_t rows, k;
-    uint64_t code_bytes, scale_bytes; /* dense: code_bytes is all; scale_bytes of scales alone */
+    /* Dense: code_bytes is all. scale_bytes of scales alone; block floats have no biases, and
+     * global_bytes where the source has global scales and is copied. */
+    uint64_t code_bytes, scale_bytes, bias_bytes, global_bytes;
 };
 
 struct plan {
@@ -58,7 +60,7 @@ bool plan_can_pack(const struct ckpt_weight *w);
 
 uint64_t plan_item_bytes(const struct plan_item *it);
 int64_t plan_item_elems(const struct plan_item *it);
-/* "affine 4 bits, group 64, bf16", "BF16", "Q4_1" */
+/* "affine 4 bits, group 64, bf16", "mxfp4", "BF16", "Q4_1" */
 const char *plan_item_format(const struct plan_item *it, char buf[64]);
 const char *plan_weight_format(const struct ckpt_weight *w, char buf[64]);
 const char *plan_qformat_text(struct qformat q, char buf[64]);

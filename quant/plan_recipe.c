@@ -77,13 +77,19 @@ static void set_format(struct plan_item *it, struct qformat q)
 {
     const struct ckpt_weight *w = it->w;
     struct qformat has;
-    bool same = w->enc == CKPT_AFFINE && w->q.bits == q.bits && w->q.group == q.group &&
-                w->q.scale == q.scale;
-    bool exact = w->enc == CKPT_GGML && ggml_affine_format(w, &has) && has.bits == q.bits &&
-                 has.group == q.group && has.scale == q.scale;
+    bool same = ckpt_weight_packed(w) && qformat_same(w->q, q);
+    bool exact = w->enc == CKPT_GGML && ggml_affine_format(w, &has) && qformat_same(has, q);
     plan_set_packed(it, same ? PLAN_COPY : exact ? PLAN_REPACK : PLAN_ENCODE, q);
     if (same)
         snprintf(it->note, sizeof it->note, "is in this format already: copied");
+}
+
+/* Eight bits, affine: what mlx-lm gives a router beside experts in mxfp4. */
+static void raise_router(struct qformat *q, int64_t k)
+{
+    if (qformat_is_block(*q))
+        *q = (struct qformat){8, k % 64 ? 32 : 64, DT_BF16};
+    q->bits = 8;
 }
 
 static enum err_code decide_item(struct deciding *d, struct plan_item *it)
@@ -104,8 +110,8 @@ static enum err_code decide_item(struct deciding *d, struct plan_item *it)
     bool named = by->exact || by->roles >> ROLE_ROUTER & 1u;
     bool raised = w->role == ROLE_ROUTER && q.bits < 8 && !named;
     if (raised)
-        q.bits = 8;
-    if (it->k % q.group != 0) /* said for all of them by check_groups */
+        raise_router(&q, it->k);
+    if (it->k % q.group != 0 || it->k % 32 != 0) /* said for all of them by check_groups */
         it->q = q;
     else
         set_format(it, q);
@@ -124,7 +130,7 @@ static enum err_code check_groups(const struct deciding *d)
             continue;
         const struct plan_item *first = NULL;
         size_t n = 0;
-        int group = d->r->rules[rule].q.group;
+        int group = MAX2(d->r->rules[rule].q.group, 32); /* a row is whole words */
         bool by64 = true, by32 = true;
         char place[160], names[500] = "";
         for (size_t i = 0; i < d->p->n_items; i++) {

@@ -11,7 +11,7 @@
 /* ---- the text's own shape, as libcyaml fills it ------------------------------------------------
  */
 struct text_rule {
-    char *match, *role, *layers, *scale, *why;
+    char *match, *role, *layers, *format, *scale, *why;
     int bits, group;
     bool keep;
 };
@@ -28,6 +28,7 @@ static const cyaml_schema_field_t rule_fields[] = {
     CYAML_FIELD_STRING_PTR("match", OPT_STR, struct text_rule, match, 1, CKPT_NAME_MAX),
     CYAML_FIELD_STRING_PTR("role", OPT_STR, struct text_rule, role, 1, 200),
     CYAML_FIELD_STRING_PTR("layers", OPT_STR, struct text_rule, layers, 1, 400),
+    CYAML_FIELD_STRING_PTR("format", OPT_STR, struct text_rule, format, 1, 16),
     CYAML_FIELD_INT("bits", CYAML_FLAG_OPTIONAL, struct text_rule, bits),
     CYAML_FIELD_INT("group", CYAML_FLAG_OPTIONAL, struct text_rule, group),
     CYAML_FIELD_STRING_PTR("scale", OPT_STR, struct text_rule, scale, 1, 16),
@@ -133,13 +134,21 @@ static enum err_code read_layers(const char *text, struct recipe_rule *rule, str
 
 static enum err_code read_format(const struct text_rule *t, struct recipe_rule *rule, struct err *e)
 {
-    if (t->keep && (t->bits || t->group || t->scale))
-        return err_set(e, ERR_INPUT, "keep: true excludes bits, group and scale");
+    bool affine = t->bits || t->group || t->scale;
+    if (t->keep && (affine || t->format))
+        return err_set(e, ERR_INPUT, "keep: true excludes bits, group, scale and format");
     rule->keep = t->keep;
     if (t->keep)
         return ERR_OK;
+    if (t->format && affine)
+        return err_set(e, ERR_INPUT, "format: %s has its own bits, group and scale", t->format);
+    if (t->format && !qformat_find_block(t->format, &rule->q))
+        return err_set(e, ERR_INPUT, "format: found '%s', expected mxfp4, mxfp8 or nvfp4",
+                       t->format);
+    if (t->format)
+        return ERR_OK;
     if (!t->bits)
-        return err_set(e, ERR_INPUT, "says neither bits nor keep: true");
+        return err_set(e, ERR_INPUT, "says neither bits nor keep: true, and no format");
     rule->q.bits = t->bits;
     rule->q.group = t->group ? t->group : 64;
     rule->q.scale = t->scale ? dtype_find_short(t->scale) : DT_BF16;

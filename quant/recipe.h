@@ -1,7 +1,8 @@
 /* recipe.h: quantization recipes: ordered rules, read from YAML (recipes/README.md).
  *
  * A rule says which weights it is for (glob, role, layers; what it leaves out matches all) and what
- * becomes of them (bits, group and scale type, or keep). Of the rules that match a weight the LAST
+ * becomes of them (bits, group and scale type, or the name of a
+ * block float, or keep). Of the rules that match a weight the LAST
  * one decides: general rules come first, exceptions after them. Owns parsing and matching; what a
  * decision means for a checkpoint is plan.h.
  */

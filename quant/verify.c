@@ -34,6 +34,7 @@ static enum err_code compare_bytes(const struct verifying *v, int64_t row0, int6
     size_t code_row = (size_t)(it->code_bytes / (uint64_t)it->rows);
     size_t scale_row = (size_t)(it->scale_bytes / (uint64_t)it->rows);
     size_t codes = (size_t)n * code_row, scales = (size_t)n * scale_row;
+    bool biased = it->bias_bytes > 0;
     uint8_t *mem = malloc(codes + 2 * scales + 1);
     if (!mem)
         return err_set(e, ERR_NOMEM, "out of memory: %lld rows", (long long)n);
@@ -45,7 +46,7 @@ static enum err_code compare_bytes(const struct verifying *v, int64_t row0, int6
         rc = differs("values", row0, e);
     if (rc == ERR_OK && scales && memcmp(to.scales, v->got->scales + at * scale_row, scales) != 0)
         rc = differs("scales", row0, e);
-    if (rc == ERR_OK && scales && memcmp(to.biases, v->got->biases + at * scale_row, scales) != 0)
+    if (rc == ERR_OK && biased && memcmp(to.biases, v->got->biases + at * scale_row, scales) != 0)
         rc = differs("biases", row0, e);
     free(mem);
     return rc;
@@ -112,12 +113,13 @@ out:
 
 static bool same_format(const struct plan_item *it, const struct ckpt_weight *got)
 {
-    if (got->n_dim != it->w->n_dim || memcmp(got->dim, it->w->dim, sizeof got->dim) != 0)
+    if (got->blocks || got->n_dim != it->w->n_dim ||
+        memcmp(got->dim, it->w->dim, sizeof got->dim) != 0)
         return false;
     if (!it->packed)
         return got->enc == CKPT_DENSE && got->dtype == it->dtype;
-    return got->enc == CKPT_AFFINE && got->q.bits == it->q.bits && got->q.group == it->q.group &&
-           got->q.scale == it->q.scale;
+    return ckpt_weight_packed(got) && qformat_same(got->q, it->q) &&
+           (ckpt_weight_n_globals(got) > 0) == (it->global_bytes > 0);
 }
 
 static enum err_code verify_plain_copy(const struct verifying *v, struct err *e)
@@ -126,8 +128,10 @@ static enum err_code verify_plain_copy(const struct verifying *v, struct err *e)
     size_t codes = (size_t)v->it->code_bytes, scales = (size_t)v->it->scale_bytes;
     if (memcmp(w->data, got->data, codes) != 0)
         return differs("values", 0, e);
-    if (scales && (memcmp(w->scales, got->scales, scales) != 0 ||
-                   memcmp(w->biases, got->biases, scales) != 0))
+    size_t biases = (size_t)v->it->bias_bytes, globals = (size_t)v->it->global_bytes;
+    if ((scales && memcmp(w->scales, got->scales, scales) != 0) ||
+        (biases && memcmp(w->biases, got->biases, biases) != 0) ||
+        (globals && memcmp(w->globals, got->globals, globals) != 0))
         return differs("scales or biases", 0, e);
     return ERR_OK;
 }
@@ -143,7 +147,10 @@ static enum err_code verify_entry(const struct verifying *v, const struct errsta
     if (!sha)
         return err_set(e, ERR_NOMEM, "out of memory");
     if (v->it->packed) {
-        sha256_update(sha, v->got->biases, (size_t)v->it->scale_bytes);
+        if (v->it->bias_bytes)
+            sha256_update(sha, v->got->biases, (size_t)v->it->bias_bytes);
+        if (v->it->global_bytes)
+            sha256_update(sha, v->got->globals, (size_t)v->it->global_bytes);
         sha256_update(sha, v->got->scales, (size_t)v->it->scale_bytes);
     }
     sha256_update(sha, v->got->data, (size_t)v->it->code_bytes);

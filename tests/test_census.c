@@ -1,109 +1,121 @@
-/* test_census.c: scripts of texts, and the first fault of an answer. */
-#include "evals/census.h"
-
+/* test_census.c: counting a prompt file, its checksums, and ids that stand twice. */
+#include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <string.h>
+#include <zlib.h>
 
 #include "common/io.h"
+#include "common/rng.h"
+#include "infer/census.h"
 #include "tests/check_main.h"
-#include "tests/tiny_text.h"
 
-static struct census *census(void)
+static char *write_file(const char *name, const char *text, size_t len)
 {
-    struct census *c;
+    char *path = io_join(test_folder(), name);
+    ck_assert_int_eq(io_write_all(path, text, len, true, NULL), ERR_OK);
+    return path;
+}
+
+START_TEST(census_counts_and_names_both_lines_of_a_duplicate)
+{
+    struct census c;
     struct err e = {.text = ""};
-    ck_assert_msg(census_new(&c, &e) == ERR_OK, "%s", e.text);
-    return c;
-}
-
-static const char *names_of(census_scripts s)
-{
-    static char text[256];
-    text[0] = 0;
-    for (int i = 0; i < CENSUS_SCRIPTS; i++)
-        if (s >> i & 1)
-            strcat(strcat(text, text[0] ? " " : ""), census_script_name(i));
-    return text;
-}
-
-START_TEST(scripts_are_those_of_unicode)
-{
-    static const struct {
-        const char *text, *scripts;
-        int garbled; /* -1: none */
-    } cases[] = {
-        {"", "", -1},
-        {"plain text, 42!", "Latin", -1},
-        {"3 + 4 = 7 \xE2\x82\xAC", "", -1},
-        {"Stra\xC3\x9F"
-         "e",
-         "Latin", -1},
-        {"\xD0\xB4\xD0\xB0 yes", "Latin Cyrillic", -1},
-        {"\xE4\xB8\xAD\xE3\x81\xAE\xED\x95\x9C", "Han Hiragana Hangul", -1},
-        {"\xE0\xB8\x81 \xD7\x90 \xD8\xA7", "Arabic Hebrew Thai", -1},
-        {"\xE1\xAC\x85", "Other", -1}, /* Balinese */
-        {"ab\xEF\xBF\xBD", "Latin", 2},
-        {"a\x01z", "Latin", 1},
-        {"a\tb\n", "Latin", -1},
-        {"ab\xFFz", "Latin", 2},
-    };
-    struct census *c = census();
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        size_t n = strlen(cases[i].text), garbled;
-        census_scripts s = census_text(c, cases[i].text, n, &garbled);
-        ck_assert_str_eq(names_of(s), cases[i].scripts);
-        ck_assert_uint_eq(garbled, cases[i].garbled < 0 ? n : (size_t)cases[i].garbled);
-    }
-    census_free(c);
+    const char *good =
+        "{\"prompt\": \"a\"}\n\n  \n{\"custom_id\": \"x\", \"prompt\": \"b\"}\nnot json\n";
+    char *path = write_file("good.jsonl", good, strlen(good));
+    ck_assert_int_eq(census_take(&c, path, &e), ERR_OK);
+    ck_assert_uint_eq(c.n_requests, 3);
+    census_free(&c);
+    free(path);
+    const char *twice = "{\"custom_id\": \"x\"}\n{\"prompt\": \"a\"}\n{\"custom_id\": \"x\"}\n";
+    path = write_file("twice.jsonl", twice, strlen(twice));
+    ck_assert_int_eq(census_take(&c, path, &e), ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(e.text, "line 1 and again on line 3"));
+    free(path);
+    const char *hidden = "{\"custom_id\": \"line-2\"}\n{\"prompt\": \"a\"}\n";
+    path = write_file("hidden.jsonl", hidden, strlen(hidden));
+    ck_assert_int_eq(census_take(&c, path, &e), ERR_INPUT);
+    free(path);
+    path = write_file("empty.jsonl", "\n \n", 3);
+    ck_assert_int_eq(census_take(&c, path, &e), ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(e.text, "empty"));
+    free(path);
 }
 END_TEST
 
-/* An answer of the tiny tokenizer: ids 0..255 are bytes. */
-static struct census_answer judge(const char *text, const char *allowed)
+START_TEST(truncated_gzip_is_bad_input)
 {
-    struct strbuf json = {0};
-    struct tokenizer *t;
-    struct census *c = census();
+    struct census c;
     struct err e = {.text = ""};
-    struct trace_record r = {.n = strlen(text)};
-    struct census_answer a;
-    size_t garbled;
-    char *dir = io_join(test_folder(), "t"), *path = io_join(dir, "tokenizer.json");
-    if (!io_exists(dir))
-        ck_assert_int_eq(mkdir(dir, 0700), 0);
-    ck_assert_int_eq(tiny_text_write(dir, &e), ERR_OK);
-    ck_assert_int_eq(io_read_all(path, 1 << 20, &json, &e), ERR_OK);
-    ck_assert_int_eq(tokenizer_new(&t, json.data, json.len, NULL, &e), ERR_OK);
-    r.tok = calloc(r.n + 1, sizeof *r.tok);
-    for (size_t i = 0; i < r.n; i++)
-        r.tok[i].id = (uint8_t)text[i];
-    census_scripts ok = census_text(c, allowed, strlen(allowed), &garbled);
-    ck_assert_int_eq(census_answer(c, t, &r, ok, &a, &e), ERR_OK);
-    free(r.tok);
-    free(dir);
+    struct strbuf text = {0};
+    char *path = io_join(test_folder(), "p.jsonl.gz");
+    for (int i = 0; i < 2000; i++)
+        strbuf_printf(&text, "{\"prompt\": \"number %d and %d\"}\n", i, i * 7919 % 1000);
+    gzFile f = gzopen(path, "wb");
+    ck_assert_int_eq(gzwrite(f, text.data, (unsigned)text.len), (int)text.len);
+    gzclose(f);
+    ck_assert_int_eq(census_take(&c, path, &e), ERR_OK);
+    ck_assert_uint_eq(c.n_requests, 2000);
+    census_free(&c);
+    struct strbuf raw = {0};
+    ck_assert_int_eq(io_read_all(path, 1 << 20, &raw, &e), ERR_OK);
+    char *cut = write_file("cut.gz", raw.data, raw.len / 2);
+    ck_assert_int_eq(census_take(&c, cut, &e), ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(e.text, "cut.gz"));
+    free(cut);
     free(path);
-    strbuf_free(&json);
-    tokenizer_free(t);
-    census_free(c);
-    return a;
+    strbuf_free(&raw);
+    strbuf_free(&text);
 }
+END_TEST
 
-START_TEST(an_answer_is_coherent_until_its_first_fault)
+START_TEST(a_duplicate_is_found_wherever_it_stands)
 {
-    struct census_answer a = judge("all is well", "x");
-    ck_assert(a.coherent == 11 && a.fault[0] == 0 && a.loop == -1 && a.stray == 0);
-    a = judge("so \xE4\xB8\xAD", "x");
-    ck_assert_int_eq(a.coherent, 5); /* its last byte completes the character */
-    ck_assert_str_eq(a.fault, "script");
-    ck_assert_str_eq(names_of(a.stray), "Han");
-    a = judge("so \xE4\xB8\xAD", "x \xE4\xB8\xAD"); /* the prompt has it */
-    ck_assert(a.coherent == 6 && a.stray == 0);
-    a = judge("a \xFF b", "x");
-    ck_assert_str_eq(a.fault, "garble");
-    a = judge("well, again again again again ", "x");
-    ck_assert_str_eq(a.fault, "loop");
-    ck_assert_int_eq(a.loop, 5);
-    ck_assert_int_eq(a.coherent, 5);
+    enum { N = 5000 };
+    struct rng r = {7, 0};
+    for (int round = 0; round < 12; round++) {
+        int a = (int)rng_below(&r, N), b = (int)rng_below(&r, N);
+        struct strbuf text = {0};
+        char both[128];
+        struct census c;
+        struct err e = {.text = ""};
+        if (a == b)
+            continue;
+        for (int i = 0; i < N; i++)
+            strbuf_printf(&text, "{\"custom_id\":\"id %d\",\"prompt\":\"x\"}\n", i == b ? a : i);
+        char *path = write_file("many.jsonl", text.data, text.len);
+        ck_assert_int_eq(census_take(&c, path, &e), ERR_INPUT);
+        snprintf(both, sizeof both, "'id %d' stands on line %d and again on line %d", a,
+                 MIN2(a, b) + 1, MAX2(a, b) + 1);
+        ck_assert_msg(strstr(e.text, both) != NULL, "%s, expected %s", e.text, both);
+        free(path);
+        strbuf_free(&text);
+    }
+}
+END_TEST
+
+START_TEST(sums_see_every_change_and_growth_keeps_them)
+{
+    struct census a, b;
+    char one[65], two[65];
+    char *path = write_file("p.jsonl", "{\"prompt\":1}\n{\"prompt\":2}\n", 26);
+    ck_assert_int_eq(census_take(&a, path, NULL), ERR_OK);
+    test_spill(path, "{\"prompt\":1}\n{\"prompt\":2}\n{}\n", 29);
+    ck_assert_int_eq(census_take(&b, path, NULL), ERR_OK);
+    ck_assert_uint_eq(b.n_requests, 3);
+    census_prefix(&a, 2, one);
+    census_prefix(&b, 2, two);
+    ck_assert_str_eq(one, two);
+    ck_assert_str_ne(a.sha256, b.sha256);
+    census_free(&b);
+    /* A blank line moves the numbers, and with them the ids that lines get. */
+    test_spill(path, "{\"prompt\":1}\n\n{\"prompt\":2}\n", 27);
+    ck_assert_int_eq(census_take(&b, path, NULL), ERR_OK);
+    ck_assert_uint_eq(a.sums[0], b.sums[0]);
+    ck_assert_uint_ne(a.sums[1], b.sums[1]);
+    census_free(&a);
+    census_free(&b);
+    free(path);
 }
 END_TEST
 
@@ -111,8 +123,11 @@ Suite *test_suite(void)
 {
     Suite *s = suite_create("census");
     TCase *t = tcase_create("census");
-    tcase_add_test(t, scripts_are_those_of_unicode);
-    tcase_add_test(t, an_answer_is_coherent_until_its_first_fault);
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, census_counts_and_names_both_lines_of_a_duplicate);
+    tcase_add_test(t, truncated_gzip_is_bad_input);
+    tcase_add_test(t, a_duplicate_is_found_wherever_it_stands);
+    tcase_add_test(t, sums_see_every_change_and_growth_keeps_them);
     suite_add_tcase(s, t);
     return s;
 }

@@ -231,8 +231,8 @@ END_TEST
 START_TEST(other_modes_and_methods_are_listed_but_do_not_run)
 {
     put_tiny(true, TINY_CONFIG ",\"quantization\":{\"group_size\":32,\"bits\":4,"
-                               "\"mode\":\"mxfp4\"}}");
-    good_but(dir, "quantization mode 'mxfp4' is not supported");
+                               "\"mode\":\"mxfp3\"}}");
+    good_but(dir, "quantization mode 'mxfp3' is not supported");
     ck_assert_ptr_nonnull(checkpoint_find(c, "model.embed_tokens.scales"));
     put_tiny(false, TINY_CONFIG ",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,"
                                 "\"group_size\":128}}");

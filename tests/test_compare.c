@@ -140,6 +140,53 @@ START_TEST(gates_decide_whatever_the_tokens)
 }
 END_TEST
 
+/* The figures of answer i of the first pair. */
+static json_t *forced_of(json_t *report, size_t i)
+{
+    json_t *pair = json_array_get(json_object_get(report, "pairs"), 0);
+    json_t *answer = json_array_get(json_object_get(pair, "per_answer"), i);
+    return json_object_get(answer, "forced");
+}
+
+static double sum_of(json_t *report, const char *key)
+{
+    double sum = 0;
+    for (size_t i = 0; i < 4; i++)
+        sum += json_number_value(json_object_get(forced_of(report, i), key));
+    return sum;
+}
+
+START_TEST(answers_add_up_to_the_figures)
+{
+    char *a = model("a", TINY_F32), *b = model("b", TINY_PACKED);
+    const char *ab[] = {a, b}, *ba[] = {b, a};
+    struct strbuf text[2] = {{0}};
+    json_t *r[2];
+    for (int i = 0; i < 2; i++) {
+        struct comparison *c = compare(i ? ba : ab, 2, KERN_F32, 4, false);
+        const struct pair *p = &c->pairs[0];
+        report_json(c, &text[i]);
+        ck_assert_int_eq(json_parse(text[i].data, text[i].len, &r[i], NULL), ERR_OK);
+        double n = sum_of(r[i], "positions");
+        ck_assert(n == (double)p->n_positions);
+        ck_assert_double_eq_tol(sum_of(r[i], "kl") / n, p->f.kl.value, 1e-8);
+        ck_assert_double_eq_tol(sum_of(r[i], "agree") / n, p->f.agreement.value, 1e-12);
+        ck_assert_double_eq_tol(sum_of(r[i], "nll_diff") / n, p->f.ppl_log_ratio.value, 1e-8);
+        compare_free(c);
+    }
+    /* The two references answer otherwise, so other text was forced. */
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_str_ne(json_string_value(json_object_get(forced_of(r[0], i), "text")),
+                         json_string_value(json_object_get(forced_of(r[1], i), "text")));
+    for (int i = 0; i < 2; i++) {
+        json_decref(r[i]);
+        strbuf_free(&text[i]);
+    }
+    free(a);
+    free(b);
+}
+END_TEST
+
 START_TEST(equal_inputs_give_equal_reports_whatever_the_batch)
 {
     struct strbuf html[2] = {{0}}, json[2] = {{0}}, md[2] = {{0}};
@@ -244,6 +291,7 @@ Suite *test_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, packed_and_expanded_are_the_same_bits, 0, 2);
     tcase_add_test(t, other_weights_differ_and_have_figures);
+    tcase_add_test(t, answers_add_up_to_the_figures);
     tcase_add_test(t, equal_inputs_give_equal_reports_whatever_the_batch);
     tcase_add_loop_test(t, traces_are_judged_and_other_questions_are_not, 0, ARRAY_LEN(cases));
     tcase_add_loop_test(t, gates_decide_whatever_the_tokens, 0, 5);

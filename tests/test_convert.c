@@ -10,8 +10,8 @@
 
 static char dir[64];
 
-/* The tiny Llama with one type of block a matrix. MXFP4 has no affine form; its exponents are set,
- * since 255 is forbidden. */
+/* The tiny Llama with one type of block a matrix. MXFP4's exponents are set, since 255 is
+ * forbidden. */
 static void put_gguf(struct strbuf *out)
 {
     static const struct {
@@ -105,7 +105,7 @@ static float *values(const struct ckpt_weight *w, int64_t *n)
     return v;
 }
 
-START_TEST(blocks_with_an_affine_form_keep_every_value)
+START_TEST(blocks_with_a_packed_form_keep_every_value)
 {
     struct quantize_summary s;
     struct err e = {.text = ""};
@@ -121,11 +121,13 @@ START_TEST(blocks_with_an_affine_form_keep_every_value)
         bool rounded = x->enc == CKPT_GGML && y->enc == CKPT_DENSE;
         for (int64_t k = 0; k < n; k++)
             ck_assert(rounded ? w[k] == bf16_to_f32(bf16_from_f32(v[k])) : w[k] == v[k]);
-        repacked += x->enc == CKPT_GGML && y->enc == CKPT_AFFINE;
+        repacked += x->enc == CKPT_GGML && ckpt_weight_packed(y);
+        if (x->enc == CKPT_GGML && x->ggml == GGML_MXFP4)
+            ck_assert(y->enc == CKPT_MX && qformat_same(y->q, QFORMAT_MXFP4));
         free(v);
         free(w);
     }
-    ck_assert_uint_eq(repacked, 11); /* all matrices but F16 and MXFP4 */
+    ck_assert_uint_eq(repacked, 13); /* all matrices but F16 */
     ck_assert_ptr_nonnull(b->tokenizer_json);
     ck_assert_ptr_nonnull(b->chat_template);
     checkpoint_close(a);
@@ -147,8 +149,8 @@ START_TEST(expansion_is_one_rounding_of_the_packed_value)
         for (size_t i = 0; i < a->n_weights; i++) {
             const struct ckpt_weight *x = &a->weights[i], *y = &b->weights[i];
             ck_assert_int_eq(y->enc, CKPT_DENSE);
-            ck_assert_int_eq(y->dtype, x->enc == CKPT_AFFINE ? types[t] : x->dtype);
-            if (x->enc != CKPT_AFFINE)
+            ck_assert_int_eq(y->dtype, ckpt_weight_packed(x) ? types[t] : x->dtype);
+            if (!ckpt_weight_packed(x))
                 continue;
             int64_t n, k = ckpt_weight_k(x), g = k / x->q.group;
             float *w = values(y, &n);
@@ -157,12 +159,13 @@ START_TEST(expansion_is_one_rounding_of_the_packed_value)
                 uint32_t q = qformat_code(row, x->q.bits, j % k);
                 int64_t at = j / k * g + j % k / x->q.group;
                 float sc = qformat_scale(x->scales, x->q.scale, at);
-                float bi = qformat_scale(x->biases, x->q.scale, at);
-                float exact = fmaf((float)q, sc, bi);
-                float want = types[t] == DT_F32 ? exact
-                             : types[t] == DT_F16
-                                 ? f16_to_f32(f16_from_f32(exact))
-                                 : bf16_to_f32(qformat_bf16(q, sc, bi, x->q.scale));
+                bool mx = x->enc == CKPT_MX; /* e2m1 times a power of two: exact in bf16 */
+                float bi = mx ? 0 : qformat_scale(x->biases, x->q.scale, at);
+                float exact = mx ? e2m1_to_f32(q) * sc : fmaf((float)q, sc, bi);
+                float want = types[t] == DT_F32   ? exact
+                             : types[t] == DT_F16 ? f16_to_f32(f16_from_f32(exact))
+                             : mx                 ? bf16_to_f32(bf16_from_f32(exact))
+                                  : bf16_to_f32(qformat_bf16(q, sc, bi, x->q.scale));
                 ck_assert(w[j] == want);
             }
             free(w);
@@ -229,7 +232,7 @@ Suite *test_suite(void)
     TCase *t = tcase_create("conversions");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_test(t, blocks_with_an_affine_form_keep_every_value);
+    tcase_add_test(t, blocks_with_a_packed_form_keep_every_value);
     tcase_add_test(t, expansion_is_one_rounding_of_the_packed_value);
     tcase_add_test(t, packed_and_blocks_expand_to_the_same_bytes);
     tcase_add_test(t, dense_tensors_keep_their_type_unless_told);

@@ -108,6 +108,57 @@ START_TEST(packed_formats_equal_oracle)
 }
 END_TEST
 
+/* _i: format * kinds + kind. Plain scales take the fast forms, hostile ones the others. */
+START_TEST(block_floats_equal_oracle)
+{
+    static const int counts[] = {1, 3, 8, 9, 40, 70, 130};
+    static const int64_t lens[] = {32, 160, 672, 1664, 2880, 4096};
+    static const enum cuda_path paths[] = {CUDA_PATH_AUTO, CUDA_PATH_PLAIN, CUDA_PATH_FEW,
+                                           CUDA_PATH_MANY};
+    struct qformat q = fix_blocks[_i / FIX_BLOCK_KINDS];
+    enum fix_block kind = (enum fix_block)(_i % FIX_BLOCK_KINDS);
+    struct rng rng = {.seed = 30 + (uint64_t)_i};
+    if (kind == FIX_BLOCK_GLOBAL && q.scale != DT_F8_E4M3)
+        return;
+    struct rig r = rig_open();
+    for (size_t i = 0; i < ARRAY_LEN(lens) * ARRAY_LEN(paths); i++) {
+        int64_t rows = 37 + 16 * (int64_t)(i % 6);
+        struct fix_weight f = fix_mx(&rng, rows, lens[i % ARRAY_LEN(lens)], q, kind);
+        cuda_of(r.side[1])->force_path = (int)paths[i / ARRAY_LEN(lens)];
+        check_counts(&r, &f, counts, ARRAY_LEN(counts), kind == FIX_BLOCK_HOSTILE ? 3 : (int)i % 3,
+                     i % 2, qformat_mode(q));
+        fix_weight_free(&f);
+    }
+    rig_close(&r);
+}
+END_TEST
+
+/* Packed block floats and the same values in bf16: invariance 8 on the device. */
+START_TEST(block_floats_equal_their_expansion)
+{
+    static const int counts[] = {1, 8, 65};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 40};
+    struct kern *k = r.side[1];
+    struct fix_weight f = fix_mx(&rng, 150, 1664, fix_blocks[_i], FIX_BLOCK_PLAIN);
+    struct fix_weight d = fix_dense(&rng, 150, 1664, DT_BF16);
+    memcpy(d.data, f.bf16, 150 * 1664 * 2);
+    struct kern_weight *w[2] = {fix_load(k, &f), fix_load(k, &d)};
+    reserve(&r, 65, 1664, 150);
+    for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
+        uint16_t *x = rig_inputs(&rng, (size_t)counts[i] * 1664, 0);
+        float *a = product(k, w[0], x, counts[i], NULL), *b = product(k, w[1], x, counts[i], NULL);
+        ck_assert_int_lt(rig_differ(a, b, (size_t)counts[i] * 150, 4), 0);
+        free(a);
+        free(b);
+        free(x);
+    }
+    fix_weight_free(&f);
+    fix_weight_free(&d);
+    rig_close(&r);
+}
+END_TEST
+
 START_TEST(dense_equals_oracle)
 {
     static const enum dtype types[] = {DT_BF16, DT_F16, DT_F32};
@@ -244,13 +295,20 @@ START_TEST(embedding_equals_oracle)
     static const enum dtype scales[] = {DT_BF16, DT_F16, DT_F32};
     struct rig r = rig_open();
     struct rng rng = {.seed = 16};
-    for (size_t i = 0; i < ARRAY_LEN(all_bits) * 6; i++) {
-        int bits = all_bits[i / 6];
+    const size_t n_plain = ARRAY_LEN(all_bits) * 6, n_block = FIX_BLOCKS * FIX_BLOCK_KINDS;
+    for (size_t i = 0; i < n_plain + n_block; i++) {
+        bool block = i >= n_plain;
+        int bits = block ? 0 : all_bits[i / 6], kind = (int)((i - n_plain) % FIX_BLOCK_KINDS);
         struct qformat q = {bits, 32 << i % 3, scales[i / 2 % 3]};
         int64_t rows = 70, k = 384;
-        struct fix_weight f = bits == 16 ? fix_dense(&rng, rows, k, scales[i / 2 % 3])
-                                         : fix_affine(&rng, rows, k, q, 0.02f);
-        if (bits < 16 && i % 2)
+        if (block)
+            q = fix_blocks[(i - n_plain) / FIX_BLOCK_KINDS];
+        if (block && kind == FIX_BLOCK_GLOBAL && q.scale != DT_F8_E4M3)
+            continue;
+        struct fix_weight f = block        ? fix_mx(&rng, rows, k, q, (enum fix_block)kind)
+                              : bits == 16 ? fix_dense(&rng, rows, k, scales[i / 2 % 3])
+                                           : fix_affine(&rng, rows, k, q, 0.02f);
+        if (!block && bits < 16 && i % 2)
             make_hostile(&rng, &f, rows * (k / q.group));
         int32_t ids[70];
         float *out[2];
@@ -302,7 +360,8 @@ START_TEST(planted_faults_show)
     struct rig r = rig_open();
     struct rng rng = {.seed = 18};
     struct qformat q = {4, 64, DT_BF16};
-    struct fix_weight f = fix_affine(&rng, 48, 4096, q, 0.02f);
+    struct fix_weight f = _i ? fix_mx(&rng, 48, 4096, fix_blocks[_i - 1], FIX_BLOCK_PLAIN)
+                             : fix_affine(&rng, 48, 4096, q, 0.02f);
     struct kern_weight *w[2] = {fix_load(r.side[0], &f), fix_load(r.side[1], &f)};
     reserve(&r, 128, 4096, 48);
     for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
@@ -406,6 +465,11 @@ START_TEST(small_shapes_equal_oracle)
         check_counts(&r, &f, counts, ARRAY_LEN(counts), 0, true, "small");
         fix_weight_free(&f);
     }
+    for (size_t i = 0; i < FIX_BLOCKS; i++) {
+        struct fix_weight f = fix_mx(&rng, 40, 640, fix_blocks[i], FIX_BLOCK_PLAIN);
+        check_counts(&r, &f, counts, ARRAY_LEN(counts), 0, true, qformat_mode(fix_blocks[i]));
+        fix_weight_free(&f);
+    }
     rig_close(&r);
 }
 END_TEST
@@ -419,13 +483,15 @@ static void add_small(TCase *c)
 static void add(TCase *c)
 {
     tcase_add_loop_test(c, packed_formats_equal_oracle, 0, 6);
+    tcase_add_loop_test(c, block_floats_equal_oracle, 0, FIX_BLOCKS * FIX_BLOCK_KINDS);
+    tcase_add_loop_test(c, block_floats_equal_their_expansion, 0, FIX_BLOCKS);
     tcase_add_test(c, dense_equals_oracle);
     tcase_add_loop_test(c, row_counts_equal_oracle, 0, 3);
     tcase_add_test(c, tall_matrices_equal_oracle);
     tcase_add_test(c, every_path_equals_oracle);
     tcase_add_loop_test(c, parts_equal_single_products, 0, 3);
     tcase_add_test(c, embedding_equals_oracle);
-    tcase_add_test(c, planted_faults_show);
+    tcase_add_loop_test(c, planted_faults_show, 0, 1 + FIX_BLOCKS);
     tcase_add_loop_test(c, an_early_start_waits_for_its_input, 0, 3);
 }
 

@@ -181,6 +181,26 @@ START_TEST(packed_experts_equal_oracle)
 }
 END_TEST
 
+/* _i: format. */
+START_TEST(block_float_experts_equal_oracle)
+{
+    static const int64_t lens[] = {32, 256, 288, 768, 1056, 2880};
+    struct rig r = rig_open();
+    for (size_t i = 0; i < ARRAY_LEN(products) * ARRAY_LEN(lens) * FIX_BLOCK_KINDS; i++) {
+        const struct experts *x = &products[i % ARRAY_LEN(products)];
+        enum fix_block kind = (enum fix_block)(i / ARRAY_LEN(products) / ARRAY_LEN(lens));
+        struct qformat q = fix_blocks[_i];
+        if (kind == FIX_BLOCK_GLOBAL && q.scale != DT_F8_E4M3)
+            continue;
+        struct fix_weight f = fix_mx(&rng, x->rows * x->n_expert,
+                                     lens[i / ARRAY_LEN(products) % ARRAY_LEN(lens)], q, kind);
+        check_experts(&r, &f, x, qformat_mode(q));
+        fix_weight_free(&f);
+    }
+    rig_close(&r);
+}
+END_TEST
+
 START_TEST(dense_experts_equal_oracle)
 {
     static const int64_t lens[] = {1, 7, 40, 256, 257, 768, 1025, 2056};
@@ -230,6 +250,7 @@ static void add_small(TCase *c)
 {
     tcase_add_loop_test(c, routes_equal_oracle, 3, 6);
     tcase_add_loop_test(c, packed_experts_equal_oracle, 2, 4);
+    tcase_add_loop_test(c, block_float_experts_equal_oracle, 0, 1);
     tcase_add_test(c, combination_equals_oracle);
 }
 
@@ -237,6 +258,7 @@ static void add_tests(TCase *c)
 {
     tcase_add_loop_test(c, routes_equal_oracle, 0, ARRAY_LEN(routes));
     tcase_add_loop_test(c, packed_experts_equal_oracle, 0, 6);
+    tcase_add_loop_test(c, block_float_experts_equal_oracle, 0, FIX_BLOCKS);
     tcase_add_test(c, dense_experts_equal_oracle);
     tcase_add_test(c, combination_equals_oracle);
 }

@@ -21,16 +21,18 @@ static enum cuda_scale scale_of(enum dtype t)
 
 static struct order_case make(struct qformat q, enum cuda_scale scale, int64_t k)
 {
-    struct order_case c = {.o = cuda_order_affine(q, scale, k),
+    struct order_case c = {.o = cuda_order_packed(q, scale, k),
                            .f = fix_affine(&rng, CUDA_TILE_ROWS, k, q, 0.02f)};
     int64_t n = k / q.group;
     size_t row = qformat_row_bytes(q, k), size = q.scale == DT_F32 ? 4 : 2;
     c.tile = calloc((size_t)c.o.n_pieces, (size_t)c.o.piece_bytes);
     ck_assert_ptr_nonnull(c.tile);
-    for (int r = 0; r < CUDA_TILE_ROWS; r++)
-        cuda_order_put(&c.o, c.tile, r, c.f.data + (size_t)r * row,
-                       c.f.scales + (size_t)(r * n) * size, c.f.biases + (size_t)(r * n) * size,
-                       q.scale);
+    for (int r = 0; r < CUDA_TILE_ROWS; r++) {
+        struct cuda_order_row from = {c.f.data + (size_t)r * row,
+                                      c.f.scales + (size_t)(r * n) * size,
+                                      c.f.biases + (size_t)(r * n) * size, q.scale, 1};
+        cuda_order_put(&c.o, c.tile, r, &from);
+    }
     return c;
 }
 
@@ -95,7 +97,7 @@ static int add_bits(const uint8_t *tile, uint8_t *seen, size_t bytes)
 START_TEST(every_code_bit_has_its_own_place)
 {
     struct qformat q = {all_bits[_i], 64, DT_BF16};
-    struct cuda_order o = cuda_order_affine(q, CUDA_SCALE_BF16, CUDA_PIECE_K);
+    struct cuda_order o = cuda_order_packed(q, CUDA_SCALE_BF16, CUDA_PIECE_K);
     size_t row_bytes = qformat_row_bytes(q, o.k), bytes = (size_t)o.piece_bytes;
     uint8_t *codes = calloc(1, row_bytes), *seen = calloc(1, bytes), *tile = malloc(bytes);
     uint8_t scales[8] = {0};
@@ -103,7 +105,8 @@ START_TEST(every_code_bit_has_its_own_place)
         for (size_t bit = 0; bit < 8 * row_bytes; bit++) {
             memset(tile, 0, bytes);
             codes[bit / 8] = (uint8_t)(1 << bit % 8);
-            cuda_order_put(&o, tile, r, codes, scales, scales, q.scale);
+            struct cuda_order_row from = {codes, scales, scales, q.scale, 1};
+            cuda_order_put(&o, tile, r, &from);
             codes[bit / 8] = 0;
             ck_assert_int_eq(add_bits(tile, seen, bytes), 1);
         }
@@ -112,6 +115,61 @@ START_TEST(every_code_bit_has_its_own_place)
     free(codes);
     free(seen);
     free(tile);
+}
+END_TEST
+
+static const struct {
+    struct qformat q;
+    enum cuda_scale scale;
+} block_cases[] = {{{4, 32, DT_F8_E8M0}, CUDA_SCALE_E8M0_FAST},
+                   {{8, 32, DT_F8_E8M0}, CUDA_SCALE_E8M0},
+                   {{4, 16, DT_F8_E4M3}, CUDA_SCALE_E4M3},
+                   {{4, 16, DT_F8_E4M3}, CUDA_SCALE_GLOBAL}};
+
+/* Codes, scales and global scales of block floats come back, beyond K there are zeros, and a piece
+ * holds nothing else. */
+START_TEST(block_floats_come_back)
+{
+    struct qformat q = block_cases[_i].q;
+    const int64_t k = CUDA_PIECE_K + 96, n = k / q.group;
+    struct cuda_order o = cuda_order_packed(q, block_cases[_i].scale, k);
+    struct fix_weight f = fix_mx(&rng, CUDA_TILE_ROWS, k, q, FIX_BLOCK_HOSTILE);
+    uint8_t *tile = calloc((size_t)o.n_pieces, (size_t)o.piece_bytes);
+    size_t row_bytes = qformat_row_bytes(q, k);
+    ck_assert_int_eq(o.piece_bytes % 16, 0); /* whole asynchronous copies */
+    ck_assert_int_eq(o.piece_bytes,
+                     256 * q.bits + 128 / q.group * 16 + (o.scale == CUDA_SCALE_GLOBAL ? 64 : 0));
+    for (int r = 0; r < CUDA_TILE_ROWS; r++) {
+        struct cuda_order_row from = {f.data + (size_t)r * row_bytes, f.scales + r * n, NULL,
+                                      q.scale, 0.5f + (float)r};
+        cuda_order_put(&o, tile, r, &from);
+    }
+    for (int r = 0; r < CUDA_TILE_ROWS; r++)
+        for (int64_t i = 0; i < o.n_pieces * (int64_t)CUDA_PIECE_K; i++) {
+            const uint8_t *piece = tile + i / CUDA_PIECE_K * o.piece_bytes;
+            int in = (int)(i % CUDA_PIECE_K), group = in / q.group;
+            uint32_t code = cuda_order_code(piece, q.bits, o.plane_bytes[0], r, in);
+            uint8_t scale[4] = {piece[o.scales_at + cuda_order_block_at(group, r)]};
+            ck_assert_uint_eq(code,
+                              i < k ? qformat_code(f.data + (size_t)r * row_bytes, q.bits, i) : 0);
+            ck_assert_uint_eq(scale[0], i < k ? f.scales[r * n + i / q.group] : 0);
+            float global = o.scale == CUDA_SCALE_GLOBAL ? 0.5f + (float)r : 1;
+            ck_assert(fix_same(cuda_order_global(&o, piece, r), global));
+            float s = cuda_order_block_scale(piece + o.scales_at, o.scale, group, r);
+            ck_assert(fix_same(s, qformat_scale(scale, q.scale, 0)));
+        }
+    free(tile);
+    fix_weight_free(&f);
+}
+END_TEST
+
+/* Up to the limit of FAST no scale becomes an infinity that makes up for the elements' exponent. */
+START_TEST(e8m0_has_a_bound)
+{
+    ck_assert(isfinite(e8m0_to_f32((uint32_t)cuda_order_e8m0_fast(4)) * 0x1p126f));
+    ck_assert(isinf(e8m0_to_f32((uint32_t)cuda_order_e8m0_fast(4) + 1) * 0x1p126f));
+    ck_assert(isfinite(e8m0_to_f32((uint32_t)cuda_order_e8m0_fast(8)) * 0x1p120f));
+    ck_assert(isinf(e8m0_to_f32((uint32_t)cuda_order_e8m0_fast(8) + 1) * 0x1p120f));
 }
 END_TEST
 
@@ -180,6 +238,8 @@ Suite *test_suite(void)
     tcase_add_test(c, codes_and_scales_come_back);
     tcase_add_loop_test(c, every_code_bit_has_its_own_place, 0, ARRAY_LEN(all_bits));
     tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, block_floats_come_back, 0, ARRAY_LEN(block_cases));
+    tcase_add_test(c, e8m0_has_a_bound);
     tcase_add_test(c, dense_values_come_back);
     tcase_add_test(c, the_encodings_have_bounds);
     tcase_add_test(c, the_largest_scale_chooses);

@@ -88,7 +88,9 @@ START_TEST(activations_equal_oracle)
                                      .act = kinds[i],
                                      .gate = rig_put(k, gate, all * 4),
                                      .up = rig_put(k, up, all * 4),
-                                     .out = rig_put(k, NULL, (size_t)(n * d) * 2)};
+                                     .out = rig_put(k, NULL, (size_t)(n * d) * 2),
+                                     .limit = 5.5f,
+                                     .alpha = 1.3f};
             struct err e = {.text = ""};
             fix_ok(kern_act_mul(k, &a, &e), &e);
             got[s] = rig_get(k, a.out, (size_t)(n * d) * 2);
@@ -114,7 +116,10 @@ START_TEST(add_gather_and_hash_equal_oracle)
     for (int s = 0; s < 2; s++) {
         struct kern *k = r.side[s];
         struct err e = {.text = ""};
-        struct add_args add = {(int64_t)all, rig_put(k, h, all * 4), rig_put(k, x, all * 4)};
+        struct add_args add = {.n = (int64_t)all, .h = rig_put(k, h, all * 4)};
+        add.x = rig_put(k, x, all * 4);
+        fix_ok(kern_add(k, &add, &e), &e);
+        add.scale = 0.7F;
         fix_ok(kern_add(k, &add, &e), &e);
         got[s] = rig_get(k, add.h, all * 4);
         struct gather_args g = {4, d, rig_put(k, take, sizeof take), add.h,

@@ -141,8 +141,8 @@ START_TEST(special_values_are_what_they_should_be)
     ck_assert_float_nan(elem_log2(nan));
     ck_assert_float_nan(elem_tanh(nan));
     ck_assert_float_nan(elem_silu(nan));
-    ck_assert_float_nan(elem_gptoss_mul(nan, 1));
-    ck_assert_float_nan(elem_gptoss_mul(1, nan));
+    ck_assert_float_nan(elem_gptoss_mul(nan, 1, 7, 1.702f));
+    ck_assert_float_nan(elem_gptoss_mul(1, nan, 7, 1.702f));
 }
 END_TEST
 
@@ -171,7 +171,7 @@ static float plain(enum cpu_elem f, float x)
     case CPU_ELEM_GELU_TANH:
         return elem_gelu_tanh(x);
     case CPU_ELEM_GPTOSS:
-        return elem_gptoss_mul(x, 1.0f);
+        return elem_gptoss_mul(x, 1.0f, 7, 1.702f);
     case CPU_ELEM_SOFTCAP:
         return elem_softcap(x, 30.0f);
     default:

@@ -114,7 +114,7 @@ START_TEST(the_plan_says_the_same_before_and_after)
     ck_assert(engine_plan(r.c, &o, &p, NULL) == ERR_OK);
     ck_assert(memcmp(&p, engine_get_plan(r.en), sizeof p) == 0);
     ck_assert(p.pages == 4 * 32 && p.ctx == 2048 && p.top_k == 2);
-    ck_assert_uint_eq(p.kv, (uint64_t)p.pages * 2 * engine_page_bytes(r.en));
+    ck_assert_uint_eq(p.kv, (uint64_t)p.pages * 2 * engine_page_bytes(r.en, 0));
     rig_close(&r);
 }
 END_TEST

@@ -123,9 +123,39 @@ START_TEST(infinite_and_nan_scales_have_no_form)
 }
 END_TEST
 
+/* Codes and scale bytes are the file's, and so are the values, signs of zero apart. */
+START_TEST(mxfp4_stays_mxfp4)
+{
+    struct rng r = {6, 0};
+    struct ckpt_weight w = random_weight(GGML_MXFP4, 512, &r, 20);
+    uint8_t codes[ROWS * 256], scales[ROWS * 16];
+    float got[ROWS * 512], want[ROWS * 512];
+    struct err e = {.text = ""};
+    struct qformat q;
+    for (int64_t i = 0; i < ROWS * 16; i++)
+        if (w.data[17 * i] == 255)
+            ((uint8_t *)(uintptr_t)w.data)[17 * i] = 254;
+    ck_assert(ggml_affine_format(&w, &q) && qformat_same(q, QFORMAT_MXFP4));
+    ggml_affine_rows(&w, q, 0, ROWS, codes, scales, NULL);
+    struct ckpt_weight p = {.name = "p", .enc = CKPT_MX, .q = q, .n_dim = 2, .dim = {ROWS, 512}};
+    p.data = codes;
+    p.scales = scales;
+    ck_assert_int_eq(ckpt_weight_decode(&p, 0, ROWS, got, &e), ERR_OK);
+    ck_assert_int_eq(ckpt_weight_decode(&w, 0, ROWS, want, &e), ERR_OK);
+    for (int i = 0; i < ROWS * 512; i++) {
+        uint8_t byte = w.data[i / 32 * 17 + 1 + i % 16];
+        ck_assert_uint_eq(qformat_code(codes, 4, i), i % 32 < 16 ? byte & 15 : byte >> 4);
+        ck_assert(got[i] == want[i]);
+    }
+    for (int i = 0; i < ROWS * 16; i++)
+        ck_assert_uint_eq(scales[i], w.data[17 * i]);
+    free((void *)(uintptr_t)w.data);
+}
+END_TEST
+
 START_TEST(other_types_have_no_form)
 {
-    static const int types[] = {GGML_Q2_K, GGML_Q3_K, GGML_Q6_K, GGML_MXFP4, GGML_F16};
+    static const int types[] = {GGML_Q2_K, GGML_Q3_K, GGML_Q6_K, GGML_F16};
     struct rng r = {4, 0};
     for (size_t i = 0; i < ARRAY_LEN(types); i++) {
         struct qformat q;
@@ -167,6 +197,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, every_value_is_kept, 0, ARRAY_LEN(mapped));
     tcase_add_test(t, scales_that_overflow_f16_fall_back_to_f32);
     tcase_add_test(t, infinite_and_nan_scales_have_no_form);
+    tcase_add_test(t, mxfp4_stays_mxfp4);
     tcase_add_test(t, other_types_have_no_form);
     tcase_add_test(t, permuted_rows_are_put_in_order);
     tcase_add_test(t, forbidden_mxfp4_exponent_is_nan);

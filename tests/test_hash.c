@@ -44,6 +44,56 @@ START_TEST(digests_are_the_published_ones_in_pieces_and_whole)
 }
 END_TEST
 
+/* Every pair of lengths over three blocks, each message with bytes in libcrypto's buffer or without
+ * and at every place in a word; a longer one whose count of bits needs more than 32 of them. */
+START_TEST(two_messages_at_once_have_the_digests_of_one_after_the_other)
+{
+    enum { LONGEST = 200 };
+    uint8_t text[2 * LONGEST + 16], got[2][32], want[2][32];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (uint8_t)hash_mix64(i);
+    for (size_t n = 0; n <= LONGEST; n++) {
+        for (size_t m = 0; m <= LONGEST; m++) {
+            const uint8_t *x = text + n % 16, *y = text + LONGEST + m % 16;
+            size_t head_n = n * 7 % 70, head_m = m * 5 % 70;
+            head_n = MIN2(head_n, n), head_m = MIN2(head_m, m);
+            struct sha256 *a = sha256_new(), *b = sha256_new();
+            sha256_update(a, x, head_n);
+            sha256_update(b, y, head_m);
+            sha256_update2(a, x + head_n, n - head_n, b, y + head_m, m - head_m);
+            sha256_final(a, got[0]);
+            sha256_final(b, got[1]);
+            sha256_of(x, n, want[0]);
+            sha256_of(y, m, want[1]);
+            ck_assert_msg(memcmp(got, want, sizeof got) == 0, "%zu and %zu bytes", n, m);
+        }
+    }
+}
+END_TEST
+
+START_TEST(two_long_messages_at_once)
+{
+    size_t piece = (size_t)1 << 20, bytes = 513 * piece; /* 2^32 bits and more */
+    uint8_t *text = malloc(piece + 64), got[2][32], want[2][32];
+    struct sha256 *a = sha256_new(), *b = sha256_new(), *c = sha256_new(), *d = sha256_new();
+    for (size_t i = 0; i < piece + 64; i++)
+        text[i] = (uint8_t)hash_mix64(i);
+    sha256_update(b, "x", 1);
+    sha256_update(d, "x", 1);
+    for (size_t at = 0; at < bytes; at += piece) {
+        sha256_update2(a, text, piece, b, text + 3, piece + 61);
+        sha256_update(c, text, piece);
+        sha256_update(d, text + 3, piece + 61);
+    }
+    sha256_final(a, got[0]);
+    sha256_final(b, got[1]);
+    sha256_final(c, want[0]);
+    sha256_final(d, want[1]);
+    ck_assert(memcmp(got, want, sizeof got) == 0);
+    free(text);
+}
+END_TEST
+
 START_TEST(a_file_that_cannot_be_read_is_an_error)
 {
     struct err e;
@@ -79,6 +129,8 @@ Suite *test_suite(void)
     TCase *t = tcase_create("hash");
     tcase_add_loop_test(t, digests_are_the_published_ones_in_pieces_and_whole, 0,
                         ARRAY_LEN(vectors));
+    tcase_add_test(t, two_messages_at_once_have_the_digests_of_one_after_the_other);
+    tcase_add_test(t, two_long_messages_at_once);
     tcase_add_test(t, a_file_that_cannot_be_read_is_an_error);
     tcase_add_test(t, row_hash_sees_every_bit_and_every_place);
     suite_add_tcase(s, t);

@@ -2,6 +2,7 @@
 #include "ckpt/hparams.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "tests/check_main.h"
 
@@ -10,7 +11,20 @@
     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"vocab_size\":32"
 #define MISTRAL                                                                                    \
     "\"model_type\":\"mistral\",\"hidden_size\":64,\"intermediate_size\":96,"                      \
-    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"vocab_size\":32"
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                 \
+    "\"vocab_size\":32"
+#define QWEN(family)                                                                               \
+    "\"model_type\":\"" family "\",\"hidden_size\":64,\"intermediate_size\":96,"                   \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                 \
+    "\"vocab_size\":32"
+
+#define GEMMA(family)                                                                              \
+    "\"model_type\":\"" family "\",\"hidden_size\":64,\"num_hidden_layers\":4,"                    \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,\"vocab_size\":32"
+#define GEMMA4                                                                                     \
+    GEMMA("gemma4_text")                                                                           \
+    ",\"hidden_size_per_layer_input\":0,\"global_head_dim\":32,\"layer_types\":["                  \
+    "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\"]"
 
 static struct hparams hp;
 static struct err err;
@@ -39,6 +53,36 @@ static void bad(const char *config, const char *words)
     if (!strstr(err.text, words))
         ck_abort_msg("'%s' does not say '%s'", err.text, words);
 }
+
+START_TEST(gpt_oss_defaults)
+{
+    good("{" QWEN("gpt_oss") "}");
+    ck_assert(hp.act == ACT_GPTOSS && hp.act_limit == 7 && hp.act_alpha == 1.702f);
+    ck_assert(hp.sinks && hp.router_bias && hp.expert_bias && hp.attn_bias && hp.o_bias);
+    ck_assert(hp.n_expert == 128 && hp.n_expert_used == 4 && hp.d_ff_expert == 96);
+    ck_assert(!hp.softmax_all && hp.head_dim == 64 && hp.rms_eps == 1e-5 && !hp.tied);
+    ck_assert(hp.window == 128 && hp.sliding[0] && !hp.sliding[1] && hp.sliding[2]);
+    /* Neither rope key: the published set. */
+    ck_assert(hp.rope.kind == ROPE_YARN && hp.rope.factor == 32 && hp.rope.theta == 150000);
+    ck_assert(!hp.rope.truncate && hp.rope.original_ctx == 4096);
+    ck_assert(fabs(hp.rope.attention_factor - 1.3465735902799727) < 1e-12);
+    good("{" QWEN("gpt_oss") ",\"rope_theta\":1000.0}");
+    ck_assert(hp.rope.kind == ROPE_YARN && hp.rope.theta == 1000);
+    /* An object is what it says: one that lacks `truncate` means true. */
+    good("{" QWEN("gpt_oss") ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,"
+                             "\"original_max_position_embeddings\":4096}}");
+    ck_assert(hp.rope.truncate && hp.rope.theta == 150000);
+    good("{" QWEN("gpt_oss") ",\"rope_parameters\":{\"rope_type\":\"default\"}}");
+    ck_assert(hp.rope.kind == ROPE_DEFAULT && hp.rope.theta == 150000);
+    good("{" QWEN("gpt_oss") ",\"attention_bias\":false,\"sliding_window\":null}");
+    ck_assert(!hp.attn_bias && !hp.o_bias && hp.window == 0 && !hp.sliding[0]);
+    bad("{" QWEN("gpt_oss") ",\"num_local_experts\":2}", "too few experts");
+    bad("{" QWEN("gpt_oss") ",\"num_local_experts\":0}", "no experts, expected at least one");
+    bad("{" QWEN("gpt_oss") ",\"swiglu_alpha\":0}", "swiglu_alpha");
+    bad("{" QWEN("gpt_oss") ",\"hidden_act\":\"gelu\"}", "found 'gelu', expected 'silu'");
+    bad("{" QWEN("gpt_oss") ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "'longrope'");
+}
+END_TEST
 
 START_TEST(llama_defaults)
 {
@@ -69,6 +113,126 @@ START_TEST(mistral_slides_by_4096_unless_told_otherwise)
     ck_assert_int_eq(hp.window, 100);
     good("{" BASE ",\"sliding_window\":100}"); /* Llama does not read the key */
     ck_assert_int_eq(hp.window, 0);
+}
+END_TEST
+
+START_TEST(qwen_has_its_own_biases_norms_and_head_size)
+{
+    good("{" QWEN("qwen2") "}");
+    ck_assert(hp.attn_bias && !hp.o_bias && !hp.mlp_bias && !hp.qk_norm);
+    ck_assert_int_eq(hp.head_dim, 16);
+    ck_assert_int_eq(hp.ctx_max, 32768);
+    good("{" QWEN("qwen2") ",\"attention_bias\":false,\"mlp_bias\":true}"); /* not its keys */
+    ck_assert(hp.attn_bias && !hp.mlp_bias);
+    good("{" QWEN("qwen3") "}");
+    ck_assert(!hp.attn_bias && !hp.o_bias && hp.qk_norm);
+    ck_assert_int_eq(hp.head_dim, 128);
+    ck_assert(hp.attn_scale == 1 / sqrtf(128));
+    good("{" QWEN("qwen3") ",\"attention_bias\":true,\"head_dim\":32}");
+    ck_assert(hp.attn_bias && hp.o_bias && hp.head_dim == 32);
+}
+END_TEST
+
+START_TEST(qwen_slides_from_a_layer_on_when_told_to)
+{
+    good("{" QWEN("qwen2") ",\"sliding_window\":8,\"max_window_layers\":1}");
+    ck_assert_int_eq(hp.window, 0);
+    good("{" QWEN("qwen3") ",\"use_sliding_window\":true,\"sliding_window\":8,"
+                           "\"max_window_layers\":2}");
+    ck_assert_int_eq(hp.window, 8);
+    ck_assert(!hp.sliding[0] && !hp.sliding[1] && hp.sliding[2] && hp.sliding[3]);
+    good("{" QWEN("qwen2") ",\"use_sliding_window\":true}"); /* from layer 28 on */
+    ck_assert(hp.window == 0 && !hp.sliding[3]);
+    good("{" QWEN("qwen2") ",\"use_sliding_window\":true,\"sliding_window\":8,\"layer_types\":"
+                           "[\"sliding_attention\",\"full_attention\",\"full_attention\","
+                           "\"full_attention\"]}");
+    ck_assert(hp.window == 8 && hp.sliding[0] && !hp.sliding[3]);
+    bad("{" QWEN("qwen2") ",\"layer_types\":[\"sliding_attention\",\"full_attention\","
+                          "\"full_attention\",\"full_attention\"]}",
+        "layer 0 slides, but 'sliding_window' is not set");
+    bad("{" QWEN("qwen2") ",\"use_sliding_window\":1}", "'use_sliding_window'");
+}
+END_TEST
+
+START_TEST(gemma_defaults_are_those_of_its_classes)
+{
+    good("{\"model_type\":\"gemma2\"}");
+    ck_assert(hp.d_model == 2304 && hp.d_ff == 9216 && hp.n_vocab == 256000 && hp.n_layer == 26);
+    ck_assert(hp.n_head == 8 && hp.n_kv == 4 && hp.head_dim == 256 && hp.ctx_max == 8192);
+    ck_assert(hp.tied && hp.norm_plus_one && hp.post_norms && !hp.qk_norm && !hp.attn_bias);
+    ck_assert(hp.act == ACT_GELU_TANH && hp.window == 4096 && hp.sliding[0] && !hp.sliding[1]);
+    ck_assert(hp.attn_softcap == 50 && hp.logit_softcap == 30 && hp.attn_scale == 0.0625F);
+    ck_assert(hp.embed_scale == 48 && !hp.two_ropes && hp.rope.theta == 10000);
+    good("{\"model_type\":\"gemma2\",\"attn_logit_softcapping\":null,"
+         "\"final_logit_softcapping\":null}");
+    ck_assert(hp.attn_softcap == 0 && hp.logit_softcap == 0);
+    good("{\"model_type\":\"gemma3\",\"text_config\":{}}");
+    ck_assert_str_eq(hp.family, "gemma3_text");
+    ck_assert(hp.wrapped && hp.n_vocab == 262208 && hp.qk_norm && hp.attn_softcap == 0);
+    ck_assert(hp.two_ropes && hp.rope.theta == 1e6 && hp.rope_sliding.theta == 1e4);
+    ck_assert(hp.sliding[4] && !hp.sliding[5] && !hp.sliding[11] && hp.sliding[25]);
+    good("{" GEMMA4 "}");
+    ck_assert(!hp.norm_plus_one && hp.v_norm && hp.layer_scalar && hp.attn_scale == 1);
+    ck_assert(hp.head_dim_full == 32 && hp.n_kv_full == 2 && !hp.k_eq_v && hp.logit_softcap == 0);
+    ck_assert(hp.rope.kind == ROPE_PROPORTIONAL && hp.rope.turning_pairs == 4);
+    good("{" GEMMA4 ",\"num_global_key_value_heads\":1}"); /* only if k is v */
+    ck_assert_int_eq(hp.n_kv_full, 2);
+    good("{" GEMMA4 ",\"num_global_key_value_heads\":1,\"attention_k_eq_v\":true}");
+    ck_assert(hp.n_kv_full == 1 && hp.k_eq_v);
+}
+END_TEST
+
+START_TEST(what_a_gemma_cannot_run_is_refused_by_its_key)
+{
+    bad("{" GEMMA("gemma3_text") ",\"attn_logit_softcapping\":50}", "'attn_logit_softcapping'");
+    bad("{" GEMMA("gemma2") ",\"hidden_activation\":\"gelu\"}",
+        "'hidden_activation': found 'gelu', expected 'gelu_pytorch_tanh'");
+    bad("{" GEMMA("gemma3_text") ",\"use_bidirectional_attention\":true}",
+        "'use_bidirectional_attention'");
+    bad("{" GEMMA4 ",\"use_bidirectional_attention\":\"all\"}", "found all, expected causal");
+    bad("{" GEMMA("gemma3_text") ",\"rope_parameters\":{\"rope_type\":\"default\"}}",
+        "'full_attention'");
+    bad("{" GEMMA("gemma3_text") ",\"rope_parameters\":{\"full_attention\":{},"
+                                 "\"sliding_attention\":{\"rope_type\":\"dynamic\"}}}",
+        "rope_type 'dynamic' is not supported");
+    bad("{" GEMMA("gemma2") ",\"sliding_window\":null,\"layer_types\":[\"sliding_attention\","
+                            "\"full_attention\",\"full_attention\",\"full_attention\"]}",
+        "layer 0 slides, but 'sliding_window' is not set");
+    bad("{" GEMMA("gemma2") ",\"query_pre_attn_scalar\":0}", "'query_pre_attn_scalar'");
+    bad("{" GEMMA("gemma3_text") ",\"sliding_window_pattern\":0}", "'sliding_window_pattern'");
+    bad("{" GEMMA("gemma4_text") "}", "hidden_size_per_layer_input is 256");
+    bad("{" GEMMA4 ",\"enable_moe_block\":true}", "'enable_moe_block' is true");
+    bad("{" GEMMA4 ",\"use_double_wide_mlp\":true}", "'use_double_wide_mlp' is true");
+    bad("{" GEMMA4 ",\"num_kv_shared_layers\":2}", "num_kv_shared_layers is 2");
+    bad("{" GEMMA4 ",\"per_layer_config\":{\"0\":{\"head_dim\":32}}}", "layer 0, which slides");
+    bad("{" GEMMA4 ",\"per_layer_config\":{\"1\":{\"head_dim\":32}}}",
+        "layer 3 has 2 KV heads of 16, the full layer before it 2 of 32");
+    bad("{" GEMMA4 ",\"per_layer_config\":{\"1\":{\"num_key_value_heads\":3},"
+        "\"3\":{\"num_key_value_heads\":3}}}",
+        "3 KV heads of 16 dims, expected a divisor of 4 heads");
+    bad("{" GEMMA("gemma4_text") ",\"hidden_size_per_layer_input\":0,\"global_head_dim\":31}",
+        "full layers have 2 KV heads of 31 dims");
+}
+END_TEST
+
+START_TEST(missing_kv_heads_are_the_familys_null_is_all_heads)
+{
+    static const char *const config =
+        "{\"model_type\":\"%s\",\"hidden_size\":64,\"intermediate_size\":96,"
+        "\"num_hidden_layers\":1,\"num_attention_heads\":32,\"vocab_size\":32%s}";
+    static const struct {
+        const char *family, *more;
+        int n_kv;
+    } cases[] = {{"llama", "", 32},
+                 {"mistral", "", 8},
+                 {"qwen2", "", 32},
+                 {"mistral", ",\"num_key_value_heads\":null", 32}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char text[400];
+        snprintf(text, sizeof text, config, cases[i].family, cases[i].more);
+        good(text);
+        ck_assert_int_eq(hp.n_kv, cases[i].n_kv);
+    }
 }
 END_TEST
 
@@ -202,7 +366,8 @@ END_TEST
 
 START_TEST(numbers_are_bounded_and_fit_each_other)
 {
-    bad("{\"model_type\":\"rwkv\"}", "family 'rwkv' is not supported; supported: llama, mistral");
+    bad("{\"model_type\":\"rwkv\"}",
+        "family 'rwkv' is not supported; supported: llama, mistral, qwen2");
     bad("{}", "'model_type'");
     bad("{\"model_type\":7}", "'model_type'");
     bad("{\"model_type\":\"llama\"}", "'hidden_size'");
@@ -228,7 +393,13 @@ Suite *test_suite(void)
     Suite *s = suite_create("hparams");
     TCase *t = tcase_create("all");
     tcase_add_test(t, llama_defaults);
+    tcase_add_test(t, gpt_oss_defaults);
     tcase_add_test(t, mistral_slides_by_4096_unless_told_otherwise);
+    tcase_add_test(t, qwen_has_its_own_biases_norms_and_head_size);
+    tcase_add_test(t, qwen_slides_from_a_layer_on_when_told_to);
+    tcase_add_test(t, gemma_defaults_are_those_of_its_classes);
+    tcase_add_test(t, what_a_gemma_cannot_run_is_refused_by_its_key);
+    tcase_add_test(t, missing_kv_heads_are_the_familys_null_is_all_heads);
     tcase_add_test(t, layer_types_win);
     tcase_add_test(t, both_spellings_of_rope_agree);
     tcase_add_test(t, old_rope_key_wins_and_the_outer_context_too);

@@ -78,6 +78,52 @@ START_TEST(every_format_and_variant_equals_the_reference)
 }
 END_TEST
 
+/* _i: format * kinds + kind. */
+START_TEST(block_floats_equal_the_reference)
+{
+    static const int64_t k_all[] = {32, 96, 384, 1056, 2176};
+    struct qformat q = fix_blocks[_i / FIX_BLOCK_KINDS];
+    enum fix_block kind = (enum fix_block)(_i % FIX_BLOCK_KINDS);
+    struct rng r = {.seed = (uint64_t)_i + 60};
+    if (kind == FIX_BLOCK_GLOBAL && q.scale != DT_F8_E4M3)
+        return;
+    for (size_t s = 0; s < ARRAY_LEN(k_all); s++) {
+        struct fix_weight w = fix_mx(&r, s == 2 ? 67 : 7, k_all[s], q, kind);
+        for (const char *const *isa = kern_isa_list(); *isa; isa++) {
+            expect_reference(*isa, 1, &w, 1, qformat_mode(q));
+            expect_reference(*isa, 2, &w, 5, qformat_mode(q));
+        }
+        fix_weight_free(&w);
+    }
+}
+END_TEST
+
+START_TEST(block_floats_with_a_nan_are_refused)
+{
+    struct rng r = {.seed = 71};
+    for (int i = 0; i < 6; i++) {
+        struct qformat q = i < 2 ? QFORMAT_MXFP4 : i < 4 ? QFORMAT_MXFP8 : QFORMAT_NVFP4;
+        struct fix_weight w = fix_mx(&r, 40, 64, q, FIX_BLOCK_PLAIN);
+        const struct ckpt_weight *part = &w.c;
+        bool element = i == 3;
+        if (element)
+            w.data[39 * 64 + 5] = 0xff;
+        else
+            w.scales[39 * (64 / q.group)] = i == 5 ? 0x7f : 0xff;
+        for (int arith = KERN_F32; arith <= KERN_MMA90; arith++) {
+            struct kern *k = fix_open((enum kern_arith)arith, "auto", 2);
+            struct kern_weight *kw = NULL;
+            struct err e = {.text = ""};
+            ck_assert_int_eq(kern_weight_load(k, &part, 1, &kw, &e), ERR_INPUT);
+            const char *words = element ? "row 39: element 5 is a NaN" : "row 39: scale 0 is a NaN";
+            ck_assert_msg(strstr(e.text, words) != NULL, "%s", e.text);
+            kern_close(k);
+        }
+        fix_weight_free(&w);
+    }
+}
+END_TEST
+
 START_TEST(dense_weights_equal_the_reference)
 {
     static const int64_t k_all[] = {32, 96, 577, 1536, 4128};
@@ -129,11 +175,13 @@ END_TEST
  */
 /* Runs rows one by one and in every count of m_all, on a variant and threads; gives the number of
  * outputs that differ. */
-static int64_t count_batch_differences(const char *isa, int threads, bool nan_neighbours)
+static int64_t count_differences(const char *isa, int threads, bool nan_neighbours,
+                                 struct qformat q)
 {
     enum { ROWS = 40, K = 1056, M_MAX = 257 };
     struct rng r = {.seed = 21};
-    struct fix_weight w = fix_affine(&r, ROWS, K, (struct qformat){4, 32, DT_BF16}, 0.1f);
+    struct fix_weight w = qformat_is_block(q) ? fix_mx(&r, ROWS, K, q, FIX_BLOCK_PLAIN)
+                                              : fix_affine(&r, ROWS, K, q, 0.1f);
     struct kern *one = fix_open(KERN_F32, isa, 1), *k = fix_open(KERN_F32, isa, threads);
     struct kern_weight *w_one = fix_load(one, &w), *kw = fix_load(k, &w);
     float *x = fix_floats(&r, (size_t)M_MAX * K, -1, 1);
@@ -160,6 +208,23 @@ static int64_t count_batch_differences(const char *isa, int threads, bool nan_ne
     fix_weight_free(&w);
     return n_diff;
 }
+
+static int64_t count_batch_differences(const char *isa, int threads, bool nan_neighbours)
+{
+    return count_differences(isa, threads, nan_neighbours, (struct qformat){4, 32, DT_BF16});
+}
+
+START_TEST(a_row_of_block_floats_does_not_depend_on_the_batch)
+{
+    for (const char *const *isa = kern_isa_list() + 1; *isa; isa++)
+        ck_assert_int_eq(count_differences(*isa, 2, true, fix_blocks[_i]), 0);
+    kern_plant(KERN_FAULT_CHUNK_ORDER);
+    ck_assert_int_gt(count_differences("auto", 1, false, fix_blocks[_i]), 0);
+    kern_plant(KERN_FAULT_THREAD_ORDER);
+    ck_assert_int_gt(count_differences("auto", 2, false, fix_blocks[_i]), 0);
+    kern_plant(KERN_FAULT_NONE);
+}
+END_TEST
 
 START_TEST(a_row_does_not_depend_on_the_batch)
 {
@@ -246,7 +311,9 @@ START_TEST(expert_products_equal_the_reference)
 {
     enum { K = 160, ROWS = 45, EXPERTS = 5, TOKENS = 70, USED = 2, PAIRS = TOKENS * USED };
     struct rng r = {.seed = 41};
-    struct fix_weight w = fix_affine(&r, ROWS * EXPERTS, K, (struct qformat){4, 32, DT_BF16}, 0.2f);
+    struct fix_weight w =
+        _i ? fix_mx(&r, ROWS * EXPERTS, K, QFORMAT_MXFP4, FIX_BLOCK_PLAIN)
+           : fix_affine(&r, ROWS * EXPERTS, K, (struct qformat){4, 32, DT_BF16}, 0.2f);
     float *x = fix_floats(&r, TOKENS * K, -1, 1), *out = fix_floats(&r, PAIRS * ROWS, 0, 0);
     float *bias = fix_floats(&r, EXPERTS * ROWS, -1, 1);
     float *logits = fix_floats(&r, TOKENS * EXPERTS, -1, 1);
@@ -341,6 +408,9 @@ Suite *test_suite(void)
     TCase *t = tcase_create("linear");
     tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, every_format_and_variant_equals_the_reference, 0, 18);
+    tcase_add_loop_test(t, block_floats_equal_the_reference, 0, 3 * FIX_BLOCK_KINDS);
+    tcase_add_test(t, block_floats_with_a_nan_are_refused);
+    tcase_add_loop_test(t, a_row_of_block_floats_does_not_depend_on_the_batch, 0, 3);
     tcase_add_loop_test(t, dense_weights_equal_the_reference, 0, 3);
     tcase_add_test(t, lengths_at_the_edges_of_chunks_equal_the_reference);
     tcase_add_test(t, tiny_scales_equal_the_reference);

@@ -120,13 +120,13 @@ START_TEST(activations_equal_elem_h)
     {
         for (int act = ACT_SILU; act <= ACT_GPTOSS; act++) {
             struct err e = {.text = ""};
-            struct act_mul_args a = {N, D, STRIDE, (enum act_kind)act, gate, up, out};
+            struct act_mul_args a = {N, D, STRIDE, (enum act_kind)act, gate, up, out, 5.5f, 1.3f};
             fix_ok(kern_act_mul(k, &a, &e), &e);
             for (int i = 0; i < N * D; i++) {
                 int at = i / D * STRIDE + i % D;
                 float want = act == ACT_SILU        ? elem_silu_mul(gate[at], up[at])
                              : act == ACT_GELU_TANH ? elem_gelu_tanh_mul(gate[at], up[at])
-                                                    : elem_gptoss_mul(gate[at], up[at]);
+                                                    : elem_gptoss_mul(gate[at], up[at], 5.5f, 1.3f);
                 ck_assert(fix_same(act_at(k, out, i, false), as_act(k, want, false)));
             }
         }
@@ -153,9 +153,16 @@ START_TEST(add_combine_and_gather_equal_the_reference)
             ck_assert(fix_same(out[i], fmaf(wt[2], at[2 * D], fmaf(wt[1], at[D], wt[0] * at[0]))));
         }
         memcpy(h, h0, N * D * 4);
-        fix_ok(kern_add(k, &(struct add_args){N * D, h, out}, &e), &e);
+        fix_ok(kern_add(k, &(struct add_args){.n = N * D, .h = h, .x = out}, &e), &e);
         for (int i = 0; i < N * D; i++)
             ck_assert(fix_same(h[i], h0[i] + out[i]));
+        memcpy(h, h0, N * D * 4);
+        struct add_args scaled = {.n = N * D, .h = h, .x = out, .scale = 0.7F};
+        fix_ok(kern_add(k, &scaled, &e), &e);
+        for (int i = 0; i < N * D; i++) {
+            float sum = h0[i] + out[i];
+            ck_assert(fix_same(h[i], sum * 0.7F));
+        }
         fix_ok(kern_gather(k, &(struct gather_args){4, D, pick, h0, out}, &e), &e);
         for (int i = 0; i < 4; i++)
             ck_assert_mem_eq(out + i * D, h0 + pick[i] * D, D * 4);

@@ -88,6 +88,15 @@ START_TEST(the_clock_does_not_go_back)
 }
 END_TEST
 
+START_TEST(times_are_written_in_utc)
+{
+    char buf[32];
+    ck_assert_str_eq(clock_utc(buf, 0), "1970-01-01 00:00:00 UTC");
+    ck_assert_str_eq(clock_utc(buf, 1709176620), "2024-02-29 03:17:00 UTC");
+    ck_assert(clock_unix() > 1700000000);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("log");
@@ -96,6 +105,7 @@ Suite *test_suite(void)
     tcase_add_test(t, progress_says_share_rate_and_time_left);
     tcase_add_test(t, short_work_says_nothing_where_there_is_no_terminal);
     tcase_add_test(t, the_clock_does_not_go_back);
+    tcase_add_test(t, times_are_written_in_utc);
     suite_add_tcase(s, t);
     return s;
 }

@@ -4,9 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/rng.h"
 #include "kernels/cpu/cpu_mma_private.h"
-#include "tests/check_main.h"
+#include "tests/kernels_fixture.h"
 
 static struct rng rng = {.seed = 90};
 
@@ -85,6 +84,20 @@ static struct matrix make_affine(int64_t rows, int64_t k, struct qformat q, bool
                                   qformat_scale(m.scales, q.scale, g),
                                   qformat_scale(m.biases, q.scale, g), q.scale);
     }
+    return m;
+}
+
+/* Block floats: plain scales, any that are no NaN, or plain ones and a global scale. */
+static struct matrix make_block(int64_t rows, int64_t k, struct qformat q, enum fix_block kind)
+{
+    struct matrix m = {.w = {.name = "w"}};
+    struct fix_weight f = fix_mx(&rng, rows, k, q, kind);
+    m.w = f.c;
+    m.data = f.data;
+    m.scales = f.scales;
+    m.biases = f.globals;
+    m.value = f.bf16;
+    free(f.value);
     return m;
 }
 
@@ -190,6 +203,11 @@ static int count_wrong(struct run r, const struct matrix *m, const uint16_t *x)
     return wrong;
 }
 
+static enum cpu_isa best_isa(void)
+{
+    return cpu_isa_runs(CPU_AVX512) ? CPU_AVX512 : cpu_isa_runs(CPU_AVX2) ? CPU_AVX2 : CPU_C;
+}
+
 static void check_isas(const struct matrix *m, int n, const char *what)
 {
     uint16_t *x = make_inputs(n, m->w.dim[1]);
@@ -234,6 +252,50 @@ START_TEST(hostile_scales_equal_reference)
 }
 END_TEST
 
+/* _i: format. Packed equals expanded too. */
+START_TEST(block_floats_equal_reference)
+{
+    struct qformat q = fix_blocks[_i];
+    for (int kind = 0; kind < FIX_BLOCK_KINDS; kind++) {
+        if (kind == FIX_BLOCK_GLOBAL && q.scale != DT_F8_E4M3)
+            continue;
+        struct matrix m = make_block(37, 1056, q, (enum fix_block)kind);
+        check_isas(&m, 3, qformat_mode(q));
+        struct matrix d = make_dense(37, 1056, DT_BF16);
+        uint16_t *x = make_inputs(17, 1056);
+        memcpy(d.data, m.value, 37 * 1056 * 2);
+        float *a = run_linear((struct run){best_isa(), 2, 17, NULL}, &m, x);
+        float *b = run_linear((struct run){best_isa(), 2, 17, NULL}, &d, x);
+        ck_assert_mem_eq(a, b, 17 * 37 * 4);
+        free(a);
+        free(b);
+        free(x);
+        free_matrix(&m);
+        free_matrix(&d);
+    }
+}
+END_TEST
+
+/* A group of zeros takes the smallest scale; a tile with one is expanded as fast as any. */
+START_TEST(zero_groups_are_plain)
+{
+    for (size_t i = 0; i < 2; i++) {
+        struct matrix m = make_block(32, 64, fix_blocks[i], FIX_BLOCK_PLAIN);
+        struct cpu_kern kern = make_kern(best_isa(), 1);
+        memset(m.data + 3 * (64 * fix_blocks[i].bits / 8), 0, (size_t)(4 * fix_blocks[i].bits));
+        m.scales[3 * 2] = 0;
+        struct kern_weight *w = load(&kern, &m);
+        ck_assert_int_eq(cpu_mma_weight_of(w)->plain[0], 1);
+        cpu_mma_weight_free(&kern.base, w);
+        m.scales[20 * 2] = 254;
+        w = load(&kern, &m);
+        ck_assert_int_eq(cpu_mma_weight_of(w)->plain[1], 0);
+        cpu_mma_weight_free(&kern.base, w);
+        free_matrix(&m);
+    }
+}
+END_TEST
+
 START_TEST(dense_equals_reference)
 {
     static const enum dtype types[] = {DT_BF16, DT_F16, DT_F32};
@@ -250,11 +312,6 @@ END_TEST
  */
 
 static const struct qformat q4 = {4, 64, DT_BF16};
-
-static enum cpu_isa best_isa(void)
-{
-    return cpu_isa_runs(CPU_AVX512) ? CPU_AVX512 : cpu_isa_runs(CPU_AVX2) ? CPU_AVX2 : CPU_C;
-}
 
 START_TEST(row_count_changes_nothing)
 {
@@ -344,7 +401,8 @@ END_TEST
 START_TEST(experts_equal_reference)
 {
     enum { experts = 5, rows = 24, used = 2, n_tok = 9, k = 320, pairs = n_tok * used };
-    struct matrix m = make_affine(experts * rows, k, q4, false);
+    struct matrix m = _i ? make_block(experts * rows, k, fix_blocks[_i - 1], FIX_BLOCK_PLAIN)
+                         : make_affine(experts * rows, k, q4, false);
     struct cpu_kern kern = make_kern(best_isa(), 2);
     struct kern_weight *w = load(&kern, &m);
     uint16_t *x = make_inputs(n_tok, k);
@@ -386,9 +444,10 @@ END_TEST
 START_TEST(embedding_gives_rule_one)
 {
     int32_t id[] = {0, 36, 17, 17};
-    for (int form = 0; form < 2; form++) {
-        struct matrix m = form ? make_dense(37, 576, DT_F32)
-                               : make_affine(37, 576, (struct qformat){3, 32, DT_F16}, true);
+    for (int form = 0; form < 5; form++) {
+        struct matrix m = form > 1 ? make_block(37, 576, fix_blocks[form - 2], FIX_BLOCK_HOSTILE)
+                          : form   ? make_dense(37, 576, DT_F32)
+                                   : make_affine(37, 576, (struct qformat){3, 32, DT_F16}, true);
         struct cpu_kern kern = make_kern(best_isa(), 2);
         struct kern_weight *w = load(&kern, &m);
         struct kern_rows rows = {.n_tok = 4, .id = id};
@@ -414,7 +473,8 @@ END_TEST
 
 START_TEST(planted_faults_show)
 {
-    struct matrix m = make_affine(64, 2048, q4, false);
+    struct matrix m = _i ? make_block(64, 2048, fix_blocks[_i - 1], FIX_BLOCK_PLAIN)
+                         : make_affine(64, 2048, q4, false);
     uint16_t *x = make_inputs(2, 2048);
     kern_plant(KERN_FAULT_CHUNK_ORDER);
     ck_assert_int_gt(count_wrong((struct run){best_isa(), 1, 2, NULL}, &m, x), 0);
@@ -441,9 +501,11 @@ Suite *test_suite(void)
     tcase_add_test(c, threads_change_nothing);
     tcase_add_test(c, neighbours_do_not_leak);
     tcase_add_test(c, packed_equals_expanded);
-    tcase_add_test(c, experts_equal_reference);
+    tcase_add_loop_test(c, block_floats_equal_reference, 0, FIX_BLOCKS);
+    tcase_add_test(c, zero_groups_are_plain);
+    tcase_add_loop_test(c, experts_equal_reference, 0, 1 + FIX_BLOCKS);
     tcase_add_test(c, embedding_gives_rule_one);
-    tcase_add_test(c, planted_faults_show);
+    tcase_add_loop_test(c, planted_faults_show, 0, 1 + FIX_BLOCKS);
     tcase_set_timeout(c, 300);
     suite_add_tcase(s, c);
     return s;

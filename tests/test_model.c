@@ -115,10 +115,10 @@ START_TEST(extra_tensors_are_named_and_derived_ones_pass)
     t.biases = true;
     open_tiny(&t);
     struct checkpoint c = copy_of(opened);
-    c.hp.attn_bias = false;
+    c.hp.attn_bias = c.hp.o_bias = false;
     expect_fault(&c, (const char *[]){"extra tensor model.layers.0.self_attn.k_proj.bias [64]",
                                       "and ", " more", NULL});
-    c.hp.attn_bias = true;
+    c.hp.attn_bias = c.hp.o_bias = true;
     struct model *m = NULL;
     c.weights[c.n_weights] = c.weights[index_of(&c, "model.norm.weight")];
     c.weights[c.n_weights++].name = "rope_freqs.weight"; /* sorts last here */

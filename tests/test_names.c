@@ -70,8 +70,8 @@ START_TEST(mlx_names_go_there_and_back)
          "model.layers.1.mlp.experts.up_proj.weight"},
         {"mixtral", "model.layers.1.block_sparse_moe.switch_mlp.up_proj.weight",
          "model.layers.1.block_sparse_moe.experts.up_proj.weight"},
-        {"gemma4", "language_model.model.layers.1.experts.switch_glu.up_proj.weight",
-         "model.language_model.layers.1.experts.up_proj.weight"},
+        {"gemma4_text", "model.layers.1.experts.switch_glu.up_proj.weight",
+         "model.layers.1.experts.up_proj.weight"},
         {"gpt_oss", "model.layers.1.mlp.experts.up_proj.weight",
          "model.layers.1.mlp.experts.up_proj.weight"},
     };
@@ -79,14 +79,40 @@ START_TEST(mlx_names_go_there_and_back)
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         ck_assert_int_eq(names_from_folder(names[i].family, names[i].mlx, out), NAMES_KNOWN);
         ck_assert_str_eq(out, names[i].hf);
-        ck_assert(names_to_mlx(names[i].family, names[i].hf, out));
+        ck_assert(names_to_mlx(names[i].family, false, names[i].hf, out));
         ck_assert_str_eq(out, names[i].mlx);
     }
-    ck_assert(names_to_mlx("qwen3_moe", "model.layers.1.mlp.experts.7.up_proj.weight", out));
+    ck_assert(names_to_mlx("qwen3_moe", false, "model.layers.1.mlp.experts.7.up_proj.weight", out));
     ck_assert_str_eq(out, "model.layers.1.mlp.experts.7.up_proj.weight");
     ck_assert_int_eq(
         names_from_folder("llama", "model.layers.0.self_attn.rotary_emb.inv_freq", out),
         NAMES_DROPPED);
+}
+END_TEST
+
+START_TEST(a_text_model_is_found_inside_a_checkpoint_of_several_parts)
+{
+    static const char *const stored[] = {"language_model.model.layers.1.mlp.up_proj.weight",
+                                         "model.language_model.layers.1.mlp.up_proj.weight",
+                                         "model.layers.1.mlp.up_proj.weight"};
+    static const char *const aside[] = {"vision_tower.encoder.layers.1.mlp.fc1.weight",
+                                        "model.vision_tower.encoder.layers.1.mlp.fc1.weight",
+                                        "multi_modal_projector.mm_soft_emb_norm.weight"};
+    char out[CKPT_NAME_MAX];
+    for (size_t i = 0; i < ARRAY_LEN(stored); i++) {
+        ck_assert_int_eq(names_from_folder("gemma3_text", stored[i], out), NAMES_KNOWN);
+        ck_assert_str_eq(out, "model.layers.1.mlp.up_proj.weight");
+    }
+    ck_assert(names_to_mlx("gemma3_text", true, "model.layers.1.mlp.up_proj.weight", out));
+    ck_assert_str_eq(out, "language_model.model.layers.1.mlp.up_proj.weight");
+    ck_assert_int_eq(names_from_folder("gemma3_text", "language_model.lm_head.weight", out),
+                     NAMES_KNOWN);
+    ck_assert_str_eq(out, "lm_head.weight");
+    for (size_t i = 0; i < ARRAY_LEN(aside); i++) {
+        ck_assert_int_eq(names_from_folder("gemma3_text", aside[i], out), NAMES_ASIDE);
+        ck_assert_str_eq(out, aside[i]);
+        ck_assert_int_eq(names_from_folder("llama", aside[i], out), NAMES_KNOWN);
+    }
 }
 END_TEST
 
@@ -152,6 +178,7 @@ Suite *test_suite(void)
     tcase_add_test(t, gguf_names_become_those_of_hf);
     tcase_add_test(t, unknown_gguf_names_stay_as_they_are);
     tcase_add_test(t, mlx_names_go_there_and_back);
+    tcase_add_test(t, a_text_model_is_found_inside_a_checkpoint_of_several_parts);
     tcase_add_test(t, every_weight_has_a_role_and_a_layer);
     tcase_add_test(t, role_texts_go_there_and_back);
     tcase_add_test(t, architectures_name_families);

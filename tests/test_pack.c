@@ -66,6 +66,8 @@ END_TEST
 
 START_TEST(a_packed_checkpoint_is_quantized_again_from_its_values)
 {
+    static const char *const rules[] = {"- bits: 4\n", "- format: mxfp4\n", "- format: mxfp8\n",
+                                        "- format: nvfp4\n"};
     struct quant_bed b;
     struct err e = {.text = ""};
     char from_packed[700], from_dense[700];
@@ -74,7 +76,7 @@ START_TEST(a_packed_checkpoint_is_quantized_again_from_its_values)
     b.model.bits = 8;
     b.model.group = 32;
     bed_open(&b);
-    bed_plan(&b, "- bits: 4\n");
+    bed_plan(&b, rules[_i]);
     snprintf(from_packed, sizeof from_packed, "%s/a", b.dir);
     snprintf(from_dense, sizeof from_dense, "%s/b", b.dir);
     ck_assert_msg(bed_run(&b, from_packed, 2, &e) == ERR_OK, "%s", e.text);
@@ -82,18 +84,19 @@ START_TEST(a_packed_checkpoint_is_quantized_again_from_its_values)
     b.model.form = TINY_EXPANDED_F32;
     snprintf(b.source, sizeof b.source, "%s/dense", b.dir);
     bed_open(&b);
-    bed_plan(&b, "- bits: 4\n");
+    bed_plan(&b, rules[_i]);
     ck_assert_msg(bed_run(&b, from_dense, 2, &e) == ERR_OK, "%s", e.text);
     struct checkpoint *x = NULL, *y = NULL;
     ck_assert_int_eq(checkpoint_open(&x, from_packed, &e), ERR_OK);
     ck_assert_int_eq(checkpoint_open(&y, from_dense, &e), ERR_OK);
     for (size_t i = 0; i < x->n_weights; i++) {
         const struct ckpt_weight *v = &x->weights[i], *w = &y->weights[i];
-        if (v->enc != CKPT_AFFINE)
+        if (!ckpt_weight_packed(v))
             continue;
         size_t codes = (size_t)ckpt_weight_rows(v) * qformat_row_bytes(v->q, ckpt_weight_k(v));
         ck_assert_str_eq(v->name, w->name);
         ck_assert(memcmp(v->data, w->data, codes) == 0);
+        ck_assert(_i == 0 || v->enc == CKPT_MX || v->role == ROLE_ROUTER);
     }
     checkpoint_close(x);
     checkpoint_close(y);
@@ -108,7 +111,7 @@ Suite *test_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_test(t, shards_hold_the_bytes_of_the_single_file);
     tcase_add_test(t, config_names_every_packed_module);
-    tcase_add_test(t, a_packed_checkpoint_is_quantized_again_from_its_values);
+    tcase_add_loop_test(t, a_packed_checkpoint_is_quantized_again_from_its_values, 0, 4);
     suite_add_tcase(s, t);
     return s;
 }

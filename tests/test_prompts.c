@@ -2,9 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
-#include "common/io.h"
 #include "infer/prompts.h"
 #include "tests/check_main.h"
 
@@ -89,6 +87,12 @@ END_TEST
 
 START_TEST(what_is_wrong_is_named)
 {
+    refused("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+            "{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}]}]}",
+            "'messages'[0].content[1]: found type 'image_url', expected 'text': models run on text "
+            "only");
+    refused("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\"}]}]}",
+            "text only");
     refused("{\"prompt\": ", "line 1");
     refused("[1]", "expected a JSON object");
     refused("{\"prompt\": \"\xff\"}", "byte 13 is not UTF-8");
@@ -147,61 +151,20 @@ START_TEST(neutral_values_are_fine)
 }
 END_TEST
 
-static char *write_file(const char *name, const char *text, size_t len)
+START_TEST(an_id_is_found_without_the_rest_of_the_line)
 {
-    char *path = io_join(test_folder(), name);
-    ck_assert_int_eq(io_write_all(path, text, len, true, NULL), ERR_OK);
-    return path;
-}
-
-START_TEST(census_counts_and_names_both_lines_of_a_duplicate)
-{
-    struct prompt_census c;
-    struct err e = {.text = ""};
-    const char *good =
-        "{\"prompt\": \"a\"}\n\n  \n{\"custom_id\": \"x\", \"prompt\": \"b\"}\nnot json\n";
-    char *path = write_file("good.jsonl", good, strlen(good));
-    ck_assert_int_eq(prompts_census(path, &c, &e), ERR_OK);
-    ck_assert_uint_eq(c.n_requests, 3);
-    free(path);
-    const char *twice = "{\"custom_id\": \"x\"}\n{\"prompt\": \"a\"}\n{\"custom_id\": \"x\"}\n";
-    path = write_file("twice.jsonl", twice, strlen(twice));
-    ck_assert_int_eq(prompts_census(path, &c, &e), ERR_INPUT);
-    ck_assert_ptr_nonnull(strstr(e.text, "line 1 and again on line 3"));
-    free(path);
-    const char *hidden = "{\"custom_id\": \"line-2\"}\n{\"prompt\": \"a\"}\n";
-    path = write_file("hidden.jsonl", hidden, strlen(hidden));
-    ck_assert_int_eq(prompts_census(path, &c, &e), ERR_INPUT);
-    free(path);
-    path = write_file("empty.jsonl", "\n \n", 3);
-    ck_assert_int_eq(prompts_census(path, &c, &e), ERR_INPUT);
-    ck_assert_ptr_nonnull(strstr(e.text, "empty"));
-    free(path);
-}
-END_TEST
-
-START_TEST(truncated_gzip_is_bad_input)
-{
-    struct prompt_census c;
-    struct err e = {.text = ""};
-    struct strbuf text = {0};
-    char *path = io_join(test_folder(), "p.jsonl.gz");
-    for (int i = 0; i < 2000; i++)
-        strbuf_printf(&text, "{\"prompt\": \"number %d and %d\"}\n", i, i * 7919 % 1000);
-    gzFile f = gzopen(path, "wb");
-    ck_assert_int_eq(gzwrite(f, text.data, (unsigned)text.len), (int)text.len);
-    gzclose(f);
-    ck_assert_int_eq(prompts_census(path, &c, &e), ERR_OK);
-    ck_assert_uint_eq(c.n_requests, 2000);
-    struct strbuf raw = {0};
-    ck_assert_int_eq(io_read_all(path, 1 << 20, &raw, &e), ERR_OK);
-    char *cut = write_file("cut.gz", raw.data, raw.len / 2);
-    ck_assert_int_eq(prompts_census(cut, &c, &e), ERR_INPUT);
-    ck_assert_ptr_nonnull(strstr(e.text, "cut.gz"));
-    free(cut);
-    free(path);
-    strbuf_free(&raw);
-    strbuf_free(&text);
+    static const char *const cases[][2] = {{"{\"custom_id\":\"x\",\"prompt\":1}", "x"},
+                                           {"{\"prompt\":\"a\"}", "line-9"},
+                                           {"{\"custom\\u005fid\":\"y\"}", "y"},
+                                           {"{\"custom_id\":7}", "line-9"},
+                                           {"{\"custom_id\":\"z\"", "line-9"},
+                                           {"[\"custom_id\"]", "line-9"},
+                                           {"", "line-9"}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char *id = prompts_custom_id(cases[i][0], strlen(cases[i][0]), 9);
+        ck_assert_str_eq(id, cases[i][1]);
+        free(id);
+    }
 }
 END_TEST
 
@@ -214,8 +177,7 @@ Suite *test_suite(void)
     tcase_add_test(t, what_is_wrong_is_named);
     tcase_add_test(t, ignored_fields_are_ignored_only_on_request);
     tcase_add_test(t, neutral_values_are_fine);
-    tcase_add_test(t, census_counts_and_names_both_lines_of_a_duplicate);
-    tcase_add_test(t, truncated_gzip_is_bad_input);
+    tcase_add_test(t, an_id_is_found_without_the_rest_of_the_line);
     suite_add_tcase(s, t);
     return s;
 }

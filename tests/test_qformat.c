@@ -266,6 +266,148 @@ START_TEST(f16_rounds_to_nearest_even)
 }
 END_TEST
 
+/* ---- block floats -----------------------------------------------------------------------------
+ */
+
+START_TEST(small_floats_are_what_their_bits_say)
+{
+    static const float e2m1[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    for (uint32_t c = 0; c < 16; c++) {
+        ck_assert_float_eq(e2m1_to_f32(c), c & 8 ? -e2m1[c & 7] : e2m1[c & 7]);
+        ck_assert_int_eq(signbit(e2m1_to_f32(c)) != 0, c >> 3);
+        ck_assert_uint_eq(e2m1_from_f32(e2m1_to_f32(c)), c == 8 ? 0 : c);
+    }
+    for (uint32_t c = 0; c < 256; c++) {
+        int exp = (int)(c >> 3 & 15);
+        double want = ldexp(exp ? 8 + (c & 7) : c & 7, exp ? exp - 10 : -9);
+        float got = e4m3_to_f32(c);
+        ck_assert_int_eq(isnan(got) != 0, (c & 0x7f) == 0x7f);
+        ck_assert_int_eq(e4m3_is_nan(c), (c & 0x7f) == 0x7f);
+        ck_assert_int_eq(signbit(got) != 0, c >> 7);
+        if (!isnan(got))
+            ck_assert_double_eq(fabs((double)got), want);
+        ck_assert_uint_eq(e4m3_from_f32(got), c);
+        if (c < 255)
+            ck_assert_double_eq((double)e8m0_to_f32(c), ldexp(1, (int)c - 127));
+    }
+    ck_assert_float_nan(e8m0_to_f32(255));
+}
+END_TEST
+
+/* The nearest of all codes, ties to the even one; what is too large becomes the largest. */
+START_TEST(small_floats_round_to_nearest_even)
+{
+    struct rng r = {13, 0};
+    for (int i = 0; i < 200000; i++) {
+        uint32_t a = (uint32_t)rng_below(&r, 126), b = (uint32_t)rng_below(&r, 7);
+        float mid = (e4m3_to_f32(a) + e4m3_to_f32(a + 1)) / 2;
+        float mid4 = (e2m1_to_f32(b) + e2m1_to_f32(b + 1)) / 2;
+        float v = i % 3 == 0 ? mid : nextafterf(mid, i % 3 == 1 ? 0 : 1e9f);
+        float v4 = i % 3 == 0 ? mid4 : nextafterf(mid4, i % 3 == 1 ? 0 : 1e9f);
+        uint32_t up = i % 3 == 2 || (i % 3 == 0 && (a & 1)),
+                 up4 = i % 3 == 2 || (i % 3 == 0 && b & 1);
+        ck_assert_uint_eq(e4m3_from_f32(v), a + up);
+        ck_assert_uint_eq(e4m3_from_f32(-v), (a + up) | 0x80);
+        ck_assert_uint_eq(e2m1_from_f32(v4), b + up4);
+        ck_assert_uint_eq(e2m1_from_f32(-v4), b + up4 ? (b + up4) | 8 : 0);
+    }
+    ck_assert_uint_eq(e4m3_from_f32(464), 0x7e);
+    ck_assert_uint_eq(e4m3_from_f32(-INFINITY), 0xfe);
+    ck_assert_uint_eq(e2m1_from_f32(1e30f), 7);
+}
+END_TEST
+
+/* RN_bf16 of m * 2^exp by integers. */
+static uint16_t round_product(uint64_t m, int exp, bool negative)
+{
+    uint16_t sign = negative ? 0x8000 : 0;
+    if (m == 0)
+        return sign;
+    int top = 63 - __builtin_clzll(m), last = MAX2(top + exp - 7, -133); /* exponent of a unit */
+    uint64_t q;
+    if (last <= exp) {
+        q = m << (exp - last); /* at most 8 bits: exact */
+    } else if (last - exp > 63) {
+        q = 0;
+    } else {
+        uint64_t half = 1ull << (last - exp - 1), rest = m & (2 * half - 1);
+        q = m >> (last - exp);
+        q += rest > half || (rest == half && (q & 1));
+    }
+    uint64_t bits = q >= 128 ? ((uint64_t)(last + 133) << 7) + q : q;
+    return (uint16_t)(sign | (bits >= 0x7f80 ? 0x7f80 : bits));
+}
+
+/* A float as m * 2^exp. */
+static uint64_t split(float f, int *exp)
+{
+    uint32_t u = f32_bits(f) & 0x7fffffff;
+    *exp = (int)(u >> 23 ? u >> 23 : 1) - 150;
+    return (u & 0x7fffff) | (u >> 23 ? 0x800000 : 0);
+}
+
+START_TEST(block_floats_round_once)
+{
+    struct rng r = {17, 0};
+    for (int i = 0; i < 500000; i++) {
+        uint32_t c = (uint32_t)rng_below(&r, 256), s = (uint32_t)rng_below(&r, 255);
+        bool mx8 = i % 3 == 0, nv = i % 3 == 2;
+        float el = mx8 ? e4m3_to_f32((c & 0x7f) == 0x7f ? 0 : c) : e2m1_to_f32(c & 15);
+        float by = nv ? e4m3_to_f32((s & 0x7f) == 0x7f ? 0x11 : s) : e8m0_to_f32(s);
+        int power = (int)rng_below(&r, 200) - 100;
+        float global = nv ? (float)ldexp(1 + rng_double(&r), power) : 1;
+        int e[3];
+        uint64_t m[3] = {split(el, &e[0]), split(by, &e[1]), split(global, &e[2])};
+        for (int j = 0; j < 3; j++) /* so that the product fits 64 bits */
+            for (; m[j] && !(m[j] & 1); e[j]++)
+                m[j] >>= 1;
+        uint16_t want = round_product(m[0] * m[1] * m[2], e[0] + e[1] + e[2],
+                                      (signbit(el) != 0) != (signbit(by) != 0));
+        uint16_t got = qformat_block_bf16(el, by, global);
+        ck_assert_msg(got == want, "%a * %a * %a: got %04x, want %04x", (double)el, (double)by,
+                      (double)global, got, want);
+    }
+}
+END_TEST
+
+/* Guards the test: 6 * global just above a tie of bf16, on it when it is rounded to f32 first. */
+START_TEST(rounding_through_f32_would_differ)
+{
+    int differ = 0;
+    for (uint32_t even = 128; even < 192; even += 2) {
+        uint32_t above = (even << 18) + (1u << 17) + 1;
+        float global = (float)(above / 3) * 0x1p-30f;
+        if (above % 3)
+            continue;
+        ck_assert_uint_eq(qformat_block_bf16(6, 1, global), bf16_from_f32(6 * global) + 1);
+        differ++;
+    }
+    ck_assert_int_gt(differ, 5);
+}
+END_TEST
+
+START_TEST(block_formats_have_names)
+{
+    static const char *const names[] = {"mxfp4", "mxfp8", "nvfp4"};
+    int valid = 0;
+    for (int bits = 0; bits < 20; bits++)
+        for (int group = 0; group < 300; group++)
+            for (int t = 0; t < DT_COUNT; t++) {
+                struct qformat q = {bits, group, (enum dtype)t};
+                valid += qformat_is_block(q) && qformat_valid(q);
+            }
+    ck_assert_int_eq(valid, 3);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        struct qformat q;
+        ck_assert(qformat_find_block(names[i], &q) && qformat_valid(q));
+        ck_assert_str_eq(qformat_mode(q), names[i]);
+    }
+    struct qformat q;
+    ck_assert(!qformat_find_block("affine", &q));
+    ck_assert_str_eq(qformat_mode((struct qformat){4, 32, DT_BF16}), "affine");
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("qformat");
@@ -280,6 +422,11 @@ Suite *test_suite(void)
     tcase_add_test(t, only_the_stated_formats_are_valid);
     tcase_add_test(t, every_16_bit_number_survives_f32);
     tcase_add_test(t, f16_rounds_to_nearest_even);
+    tcase_add_test(t, small_floats_are_what_their_bits_say);
+    tcase_add_test(t, small_floats_round_to_nearest_even);
+    tcase_add_test(t, block_floats_round_once);
+    tcase_add_test(t, rounding_through_f32_would_differ);
+    tcase_add_test(t, block_formats_have_names);
     suite_add_tcase(s, t);
     return s;
 }

@@ -13,7 +13,8 @@
 #include "tests/quant_make.h"
 
 #define RULES                                                                                      \
-    "- bits: 4\n- role: head\n  bits: 8\n- match: \"*.v_proj.weight\"\n  bits: 5\n  group: 32\n"
+    "- bits: 4\n- role: head\n  bits: 8\n- match: \"*.v_proj.weight\"\n  bits: 5\n  group: 32\n"   \
+    "- match: \"*.up_proj.weight\"\n  format: nvfp4\n"
 
 static bool left_over(const struct quant_bed *b)
 {

@@ -95,6 +95,9 @@ START_TEST(each_fault_is_named)
     refused("why: w\nrules:\n- bits: 4\n  scale: f64\n", "scale: found 'f64'");
     refused("why: w\nrules:\n- bits: 4\n  scale: u8\n", "scale: found 'u8'");
     refused("why: w\nrules:\n- match: a\n", "neither bits nor keep");
+    refused("why: w\nrules:\n- format: mxfp3\n", "'mxfp3', expected mxfp4, mxfp8 or nvfp4");
+    refused("why: w\nrules:\n- format: mxfp4\n  bits: 4\n", "mxfp4 has its own bits");
+    refused("why: w\nrules:\n- format: nvfp4\n  keep: true\n", "excludes bits");
     refused("why: w\nrules:\n- keep: true\n  bits: 4\n", "excludes bits");
     refused("why: w\nrules:\n- bits: 4\n  layers: 3-5\n", "layers: found '3-5'");
     refused("why: w\nrules:\n- bits: 4\n  layers: 5..3\n", "layers: found '5..3'");

@@ -65,7 +65,7 @@ START_TEST(a_table_row_is_the_rotation_of_its_position)
 {
     struct hparams hp = base_params();
     float freq[32], scale, *t = malloc(3000 * 64 * sizeof *t);
-    ck_assert(t && rope_freqs(&hp, freq, &scale, NULL) == ERR_OK && scale == 1);
+    ck_assert(t && rope_freqs(&hp.rope, hp.head_dim, freq, &scale, NULL) == ERR_OK && scale == 1);
     rope_fill(freq, scale, 64, 3000, t);
     for (int pos = 0; pos < 3000; pos += 13) {
         for (int i = 0; i < 32; i++) {
@@ -85,9 +85,9 @@ START_TEST(llama3_scaling_keeps_short_waves_and_divides_long_ones)
     struct hparams hp = base_params();
     float plain[32], scaled[32], factors[32], scale;
     hp.rope.theta = 500000;
-    ck_assert(rope_freqs(&hp, plain, &scale, NULL) == ERR_OK);
+    ck_assert(rope_freqs(&hp.rope, hp.head_dim, plain, &scale, NULL) == ERR_OK);
     hp.rope.kind = ROPE_LLAMA3;
-    ck_assert(rope_freqs(&hp, scaled, &scale, NULL) == ERR_OK);
+    ck_assert(rope_freqs(&hp.rope, hp.head_dim, scaled, &scale, NULL) == ERR_OK);
     int kept = 0, divided = 0, between = 0;
     for (int i = 0; i < 32; i++) {
         double wave = 6.283185307179586 / (double)plain[i], f = (double)plain[i], want;
@@ -110,7 +110,7 @@ START_TEST(llama3_scaling_keeps_short_waves_and_divides_long_ones)
     hp.rope.kind = ROPE_FACTORS;
     hp.rope.factors = factors;
     float given[32];
-    ck_assert(rope_freqs(&hp, given, &scale, NULL) == ERR_OK);
+    ck_assert(rope_freqs(&hp.rope, hp.head_dim, given, &scale, NULL) == ERR_OK);
     for (int i = 0; i < 32; i++)
         ck_assert(fabs((double)given[i] / (double)scaled[i] - 1) < 3e-7);
 }
@@ -120,15 +120,15 @@ START_TEST(yarn_keeps_fast_pairs_and_divides_slow_ones)
 {
     struct hparams hp = base_params();
     float plain[32], scaled[32], scale;
-    ck_assert(rope_freqs(&hp, plain, &scale, NULL) == ERR_OK);
+    ck_assert(rope_freqs(&hp.rope, hp.head_dim, plain, &scale, NULL) == ERR_OK);
     hp.rope.kind = ROPE_YARN;
     hp.rope.truncate = true;
-    ck_assert(rope_freqs(&hp, scaled, &scale, NULL) == ERR_OK);
+    ck_assert(rope_freqs(&hp.rope, hp.head_dim, scaled, &scale, NULL) == ERR_OK);
     ck_assert(scaled[0] == plain[0]);
     ck_assert(fabs((double)scaled[31] * 8 / (double)plain[31] - 1) < 1e-6);
     ck_assert(fabs((double)scale - (0.1 * log(8) + 1)) < 1e-7);
     hp.rope.attention_factor = 0.5;
-    ck_assert(rope_freqs(&hp, scaled, &scale, NULL) == ERR_OK && scale == 0.5F);
+    ck_assert(rope_freqs(&hp.rope, hp.head_dim, scaled, &scale, NULL) == ERR_OK && scale == 0.5F);
 }
 END_TEST
 
@@ -138,17 +138,20 @@ START_TEST(bad_parameters_are_named)
     float freq[512], scale;
     struct hparams hp = base_params();
     hp.rope.theta = NAN;
-    ck_assert(rope_freqs(&hp, freq, &scale, &e) == ERR_INPUT && strstr(e.text, "theta"));
+    ck_assert(rope_freqs(&hp.rope, hp.head_dim, freq, &scale, &e) == ERR_INPUT &&
+              strstr(e.text, "theta"));
     hp = base_params();
     hp.rope.kind = ROPE_LINEAR;
     hp.rope.factor = 0;
-    ck_assert(rope_freqs(&hp, freq, &scale, &e) == ERR_INPUT && strstr(e.text, "factor"));
+    ck_assert(rope_freqs(&hp.rope, hp.head_dim, freq, &scale, &e) == ERR_INPUT &&
+              strstr(e.text, "factor"));
     hp = base_params();
     hp.rope.partial_dims = 63;
-    ck_assert(rope_freqs(&hp, freq, &scale, &e) == ERR_INPUT && strstr(e.text, "63"));
+    ck_assert(rope_freqs(&hp.rope, hp.head_dim, freq, &scale, &e) == ERR_INPUT &&
+              strstr(e.text, "63"));
     hp = base_params();
     hp.rope.kind = ROPE_FACTORS;
-    ck_assert(rope_freqs(&hp, freq, &scale, &e) == ERR_INPUT);
+    ck_assert(rope_freqs(&hp.rope, hp.head_dim, freq, &scale, &e) == ERR_INPUT);
 }
 END_TEST
 

@@ -141,6 +141,25 @@ START_TEST(no_data_makes_an_empty_frame)
 }
 END_TEST
 
+START_TEST(a_band_is_shaded_and_on_the_axis)
+{
+    const double x[] = {1, 2}, y[] = {5, 6};
+    const struct svg_series series = {.x = x, .y = y, .n = 2};
+    const struct svg_band wide = {0, 10}, line = {5, 5}, none = {(double)NAN, 1};
+    const struct svg_band *const bands[] = {&wide, &line, &none};
+    const char *const heights[] = {"height=\"236\"", "height=\"2\"", NULL};
+    for (int i = 0; i < 3; i++) {
+        struct svg_plot p = plot;
+        struct strbuf b = {0};
+        p.band = bands[i];
+        svg_lines(&b, &p, &series, 1);
+        ck_assert_uint_eq(count(b.data, "fill-opacity"), heights[i] ? 1 : 0);
+        ck_assert(!heights[i] || strstr(b.data, heights[i]));
+        strbuf_free(&b);
+    }
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("svg");
@@ -153,6 +172,7 @@ Suite *test_suite(void)
     tcase_add_test(t, bars_start_at_zero_and_bins_touch);
     tcase_add_test(t, no_range_is_too_odd);
     tcase_add_test(t, no_data_makes_an_empty_frame);
+    tcase_add_test(t, a_band_is_shaded_and_on_the_axis);
     suite_add_tcase(s, t);
     return s;
 }

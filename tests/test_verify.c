@@ -4,7 +4,11 @@
 #include "quant/manifest.h"
 #include "tests/quant_make.h"
 
-#define RULES "- bits: 4\n- match: \"*.v_proj.weight\"\n  bits: 3\n  group: 32\n  scale: f32\n"
+#define RULES                                                                                      \
+    "- bits: 4\n- match: \"*.v_proj.weight\"\n  bits: 3\n  group: 32\n  scale: f32\n"              \
+    "- match: \"*.down_proj.weight\"\n  format: mxfp4\n"                                           \
+    "- match: \"*.gate_proj.weight\"\n  format: nvfp4\n"                                           \
+    "- match: \"*.o_proj.weight\"\n  format: mxfp8\n"
 
 static void make(struct quant_bed *b)
 {

@@ -23,6 +23,8 @@ struct spec {
     enum { PART_WEIGHT, PART_SCALES, PART_BIASES, PART_VECTOR } part;
     uint64_t id; /* the same for the parts of one matrix */
     int64_t rows, k;
+    int64_t row0; /* of the matrix that is drawn: single experts are parts of one */
+    int stack;    /* experts in one tensor, of rows / stack each; 0: two dimensions */
     bool embedding;
 };
 
@@ -48,6 +50,16 @@ struct tiny_model tiny_model_default(void)
                                .group = 64,
                                .nan_token = -1,
                                .seed = 1};
+}
+
+struct tiny_model tiny_model_experts(bool qwen3_moe)
+{
+    struct tiny_model m = tiny_model_default();
+    m.d_ff = m.d_ff_expert = 576;
+    m.n_expert = 4;
+    m.n_used = 2;
+    m.qwen3_moe = qwen3_moe;
+    return m;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -131,10 +143,55 @@ static void add_matrix(struct builder *b, const char *name, int64_t rows, int64_
     }
 }
 
+static void add_vector(struct builder *b, const char *name, int64_t n)
+{
+    struct spec s = {.part = PART_VECTOR, .id = ++b->next_id, .rows = 1, .k = n};
+    add_spec(b, name, "weight", s);
+}
+
 static void add_norm(struct builder *b, const char *name)
 {
-    struct spec s = {.part = PART_VECTOR, .id = ++b->next_id, .rows = 1, .k = b->m->d_model};
-    add_spec(b, name, "weight", s);
+    add_vector(b, name, b->m->d_model);
+}
+
+/* The matrices of all experts: one after the other, or, packed, as mlx-lm stacks them. */
+static void add_stack(struct builder *b, const char *block, const char *single, const char *stacked,
+                      int64_t rows, int64_t k)
+{
+    const struct tiny_model *m = b->m;
+    char name[80];
+    if (m->form == TINY_PACKED) {
+        snprintf(name, sizeof name, "%s.switch_mlp.%s", block, stacked);
+        size_t first = b->n;
+        add_matrix(b, name, rows * m->n_expert, k, false);
+        for (size_t i = first; i < b->n; i++)
+            b->specs[i].stack = m->n_expert;
+        return;
+    }
+    uint64_t id = ++b->next_id;
+    for (int i = 0; i < m->n_expert; i++) {
+        struct spec s = {.part = PART_WEIGHT, .id = id, .rows = rows, .k = k, .row0 = i * rows};
+        snprintf(name, sizeof name, "%s.experts.%d.%s", block, i, single);
+        add_spec(b, name, "weight", s);
+    }
+}
+
+static void add_experts(struct builder *b, int layer)
+{
+    const struct tiny_model *m = b->m;
+    const bool q = m->qwen3_moe;
+    char block[64], router[80];
+    snprintf(block, sizeof block, "model.layers.%d.%s", layer, q ? "mlp" : "block_sparse_moe");
+    snprintf(router, sizeof router, "%s.gate", block);
+    add_matrix(b, router, m->n_expert, m->d_model, false);
+    add_stack(b, block, q ? "gate_proj" : "w1", "gate_proj", m->d_ff_expert, m->d_model);
+    add_stack(b, block, q ? "up_proj" : "w3", "up_proj", m->d_ff_expert, m->d_model);
+    add_stack(b, block, q ? "down_proj" : "w2", "down_proj", m->d_model, m->d_ff_expert);
+}
+
+static bool is_sparse(const struct tiny_model *m, int layer)
+{
+    return m->n_expert && !(m->qwen3_moe && layer == 0);
 }
 
 static void list_tensors(struct builder *b)
@@ -153,9 +210,18 @@ static void list_tensors(struct builder *b)
             {"mlp.gate_proj", m->d_ff, m->d_model}, {"mlp.up_proj", m->d_ff, m->d_model},
             {"mlp.down_proj", m->d_model, m->d_ff},
         };
-        for (size_t j = 0; j < ARRAY_LEN(linears); j++) {
+        const size_t n_linears = is_sparse(m, i) ? 4 : ARRAY_LEN(linears);
+        for (size_t j = 0; j < n_linears; j++) {
             snprintf(name, sizeof name, "model.layers.%d.%s", i, linears[j].name);
             add_matrix(b, name, linears[j].rows, linears[j].k, m->biases);
+        }
+        if (is_sparse(m, i))
+            add_experts(b, i);
+        if (m->qwen3_moe) {
+            snprintf(name, sizeof name, "model.layers.%d.self_attn.q_norm", i);
+            add_vector(b, name, m->head_dim);
+            snprintf(name, sizeof name, "model.layers.%d.self_attn.k_norm", i);
+            add_vector(b, name, m->head_dim);
         }
         snprintf(name, sizeof name, "model.layers.%d.input_layernorm", i);
         add_norm(b, name);
@@ -188,6 +254,7 @@ static int64_t stored_cols(const struct tiny_model *m, const struct spec *s)
 static void fill_row(const struct tiny_model *m, const struct spec *s, int64_t r, uint8_t *out)
 {
     const int64_t cols = stored_cols(m, s);
+    r += s->row0;
     if (m->form == TINY_PACKED && s->part == PART_WEIGHT) {
         memset(out, 0, (size_t)cols * 4);
         for (int64_t i = 0; i < s->k; i++) {
@@ -235,10 +302,10 @@ static enum err_code write_weights(const char *dir, const struct builder *b, str
     enum err_code rc = path ? st_writer_open(&w, path, e) : err_set(e, ERR_NOMEM, "out of memory");
     for (size_t i = 0; rc == ERR_OK && i < b->n; i++) {
         const struct spec *s = &b->specs[i];
-        int64_t dim[2] = {s->rows, stored_cols(b->m, s)};
-        bool vector = s->part == PART_VECTOR;
-        rc = st_writer_declare(w, s->name, stored_type(b->m, s), vector ? 1 : 2,
-                               vector ? dim + 1 : dim, e);
+        const int64_t stack = MAX2(s->stack, 1);
+        int64_t dim[3] = {stack, s->rows / stack, stored_cols(b->m, s)};
+        int n_dim = s->part == PART_VECTOR ? 1 : s->stack ? 3 : 2;
+        rc = st_writer_declare(w, s->name, stored_type(b->m, s), n_dim, dim + 3 - n_dim, e);
     }
     if (rc == ERR_OK)
         rc = st_writer_begin(w, e);
@@ -264,10 +331,19 @@ static enum err_code write_config(const char *dir, const struct builder *b, stru
                   "\"max_position_embeddings\": %lld, \"rms_norm_eps\": 1e-05,\n"
                   "\"rope_theta\": 10000.0, \"hidden_act\": \"silu\", \"eos_token_id\": 1,\n"
                   "\"bos_token_id\": 0, \"tie_word_embeddings\": %s",
-                  m->window ? "mistral" : "llama", m->d_model, m->d_ff, m->n_layer, m->n_head,
-                  m->n_kv, m->head_dim, m->n_vocab, (long long)m->ctx, m->tied ? "true" : "false");
+                  m->n_expert ? (m->qwen3_moe ? "qwen3_moe" : "mixtral")
+                  : m->window ? "mistral"
+                              : "llama",
+                  m->d_model, m->d_ff, m->n_layer, m->n_head, m->n_kv, m->head_dim, m->n_vocab,
+                  (long long)m->ctx, m->tied ? "true" : "false");
     if (m->window)
         strbuf_printf(&t, ", \"sliding_window\": %d", m->window);
+    if (m->n_expert)
+        strbuf_printf(&t,
+                      ", \"num_local_experts\": %d, \"num_experts_per_tok\": %d,\n"
+                      "\"moe_intermediate_size\": %d, \"norm_topk_prob\": true,\n"
+                      "\"mlp_only_layers\": [0]",
+                      m->n_expert, m->n_used, m->d_ff_expert);
     if (m->rope_scaling)
         strbuf_printf(&t, ", \"rope_scaling\": %s", m->rope_scaling);
     if (m->biases)

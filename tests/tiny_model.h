@@ -1,4 +1,5 @@
-/* tiny_model.h: a small random Llama folder for tests, the same bytes for the same description.
+/* tiny_model.h: a small random Llama, Mistral, Mixtral or Qwen3-MoE folder for tests, the same
+ * bytes for the same description.
  *
  * The packed form and its expansions hold the same weights: what differs is only how they are
  * stored. Matrices are drawn by element from (seed, tensor, index), so no form depends on another
@@ -22,6 +23,10 @@ struct tiny_model {
     int64_t ctx;
     bool tied, biases;
     int window; /* 0: family llama; else mistral with this window */
+    /* Above 0: family mixtral, or qwen3_moe whose first layer is dense. Dense forms have a tensor
+     * for each expert, the packed form has them stacked. */
+    int n_expert, n_used, d_ff_expert;
+    bool qwen3_moe;
     enum tiny_form form;
     int bits, group;          /* packed and expanded forms */
     const char *rope_scaling; /* JSON of config.json's key; NULL: none */
@@ -32,6 +37,9 @@ struct tiny_model {
 /* d 128, ff 640 (three chunks of a sum), 2 layers, 4 heads of 32 over 2, vocabulary 320, context
  * 4096, untied, f32. */
 struct tiny_model tiny_model_default(void);
+
+/* The same with experts: d 128, 4 experts of 576 (three chunks), two of which run. */
+struct tiny_model tiny_model_experts(bool qwen3_moe);
 
 /* Makes the folder `dir` with config.json and model.safetensors. */
 MUST_USE enum err_code tiny_model_write(const char *dir, const struct tiny_model *m, struct err *e);

@@ -89,12 +89,12 @@ VFN vf vec_gelu_tanh(vf x)
     return vec_gate(x, u);
 }
 
-VFN vf vec_gptoss_mul(vf gate, vf up)
+VFN vf vec_gptoss_mul(vf gate, vf up, float limit, float alpha)
 {
-    vf one = v_set(1.0f), seven = v_set(7.0f);
-    vf g = v_min(seven, gate);
-    vf u = v_max(v_set(-7.0f), v_min(seven, up));
-    vf e = vec_exp(v_mul(v_set(-1.702f), g));
+    vf one = v_set(1.0f), most = v_set(limit);
+    vf g = v_min(most, gate);
+    vf u = v_max(v_set(-limit), v_min(most, up));
+    vf e = vec_exp(v_mul(v_set(-alpha), g));
     return v_mul(v_div(g, v_add(one, e)), v_add(u, one));
 }
 
@@ -103,18 +103,19 @@ VFN vf vec_softcap(vf x, vf cap)
     return v_mul(cap, vec_tanh(v_div(x, cap)));
 }
 
-VFN vf vec_act_mul(enum act_kind act, vf gate, vf up)
+VFN vf vec_act_mul(enum act_kind act, const struct act_mul_args *a, vf gate, vf up)
 {
     if (act == ACT_GPTOSS)
-        return vec_gptoss_mul(gate, up);
+        return vec_gptoss_mul(gate, up, a->limit, a->alpha);
     return v_mul(act == ACT_SILU ? vec_silu(gate) : vec_gelu_tanh(gate), up);
 }
 
 /* The same on one element, for the ends of rows. */
-VFN float one_act_mul(enum act_kind act, float gate, float up)
+VFN float one_act_mul(const struct act_mul_args *a, float gate, float up)
 {
+    enum act_kind act = a->act;
     if (act == ACT_GPTOSS)
-        return elem_gptoss_mul(gate, up);
+        return elem_gptoss_mul(gate, up, a->limit, a->alpha);
     return act == ACT_SILU ? elem_silu_mul(gate, up) : elem_gelu_tanh_mul(gate, up);
 }
 
@@ -132,7 +133,7 @@ VFN vf vec_elem(enum cpu_elem f, vf x)
     case CPU_ELEM_GELU_TANH:
         return vec_gelu_tanh(x);
     case CPU_ELEM_GPTOSS:
-        return vec_gptoss_mul(x, v_set(1.0f));
+        return vec_gptoss_mul(x, v_set(1.0f), 7.0f, 1.702f);
     case CPU_ELEM_SOFTCAP:
         return vec_softcap(x, v_set(30.0f));
     default:

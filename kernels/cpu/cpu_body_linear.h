@@ -142,6 +142,71 @@ VFN int scale_bytes(enum dtype t)
     return CPU_TILE * (t == DT_F32 ? 4 : 2);
 }
 
+/* The low 4 or 8 bits of each lane as the value of a block float's code. The bits of an e4m3, moved
+ * to where an f32 has its exponent's and mantissa's, are that value times 2^-120. */
+VFN vf element(int bits, vi code)
+{
+    if (bits == 4)
+        return v_e2m1(code);
+    vi sign = vi_sll(vi_and(code, vi_set(0x80)), 24);
+    vi size = vi_sll(vi_and(code, vi_set(0x7f)), 20);
+    return v_mul(v_bits(vi_or(sign, size)), v_set(0x1p120f));
+}
+
+/* Scales of a block float's group: 32 lanes as f32. */
+VFN void block_scales_load(vf *out, const uint8_t *p, enum dtype t)
+{
+    V_UNROLL
+    for (int v = 0; v < TILE_VECS; v++) {
+        if (t == DT_F32) {
+            out[v] = v_load((const float *)(const void *)p + v * V_WIDTH);
+        } else {
+            vi c = vi_load_u8(p + v * V_WIDTH);
+            /* 0 is 2^-127, a subnormal. */
+            out[v] = t == DT_F8_E4M3 ? element(8, c)
+                                     : v_max(v_bits(vi_sll(c, 23)), v_bits(vi_set(0x00400000)));
+        }
+    }
+}
+
+/* Eight k of a block float's tile times their scales into m[8][32]. */
+VFN void block_eight(int bits, const uint8_t *p, const vf *s, float *m)
+{
+    int per = 8 / bits;
+    V_UNROLL
+    for (int row = 0; row < bits; row++) {
+        V_UNROLL
+        for (int v = 0; v < TILE_VECS; v++) {
+            vi c = vi_load_u8(p + row * CPU_TILE + v * V_WIDTH);
+            V_UNROLL
+            for (int i = 0; i < per; i++) {
+                vi q = i ? vi_srl(c, 4) : c;
+                v_store(m + (row * per + i) * CPU_TILE + v * V_WIDTH,
+                        v_mul(element(bits, q), s[v]));
+            }
+        }
+    }
+}
+
+/* n (a multiple of 8) weights of a block float from k0 of a tile into m[n][32]. */
+static void dequantize_block(const struct cpu_weight *w, int64_t tile, int64_t k0, int n, float *m)
+{
+    const struct qformat q = w->base.q;
+    const uint8_t *codes = w->codes + (size_t)tile * w->tile_bytes;
+    const uint8_t *scales = w->scales + (size_t)tile * w->tile_scale_bytes;
+    int step = CPU_TILE * qformat_scale_size(w->scale);
+    for (int i = 0; i < n; i += 8, m += 8 * CPU_TILE) {
+        int64_t k = k0 + i;
+        vf s[TILE_VECS];
+        block_scales_load(s, scales + k / q.group * step, w->scale);
+        const uint8_t *p = codes + k / 8 * q.bits * CPU_TILE;
+        if (q.bits == 4)
+            block_eight(4, p, s, m);
+        else
+            block_eight(8, p, s, m);
+    }
+}
+
 /* n (a multiple of 8) weights from k0 of a tile into m[n][32]; all inside one group. */
 VFN void dequantize_bits(int bits, const uint8_t *codes, const vf *s, const vf *b, int n, float *m)
 {
@@ -251,7 +316,9 @@ static void chunk_rows(const struct cpu_tile_job *j, int64_t k0, int64_t k1, flo
     for (int64_t k = k0; k < k1; k += LIN_KB) {
         int n = (int)MIN2((int64_t)LIN_KB, k1 - k);
         const float *m = buffer;
-        if (w->base.affine)
+        if (w->base.packed && qformat_is_block(w->base.q))
+            dequantize_block(w, j->tile, k, n, buffer);
+        else if (w->base.packed)
             dequantize(w, j->tile, k, n, buffer);
         else if (w->base.dtype == DT_F32)
             m = (const float *)(const void *)(w->codes + (size_t)j->tile * w->tile_bytes) +
@@ -372,6 +439,63 @@ VFN void one_chunk(int bits, const struct cpu_tile_job *j, int64_t k0, int64_t k
     }
 }
 
+/* The same for a block float. */
+VFN void one_chunk_block(int bits, const struct cpu_tile_job *j, int64_t k0, int64_t k1, vf *acc)
+{
+    const struct cpu_weight *w = j->w;
+    const float *x = j->x[0];
+    const int group = w->base.q.group, per = 8 / bits;
+    const int step = CPU_TILE * qformat_scale_size(w->scale);
+    const uint8_t *p =
+        w->codes + (size_t)j->tile * w->tile_bytes + (size_t)(k0 / 8 * bits) * CPU_TILE;
+    const uint8_t *scales = w->scales + (size_t)j->tile * w->tile_scale_bytes;
+    for (int64_t k = k0; k < k1;) {
+        vf s[TILE_VECS];
+        block_scales_load(s, scales + k / group * step, w->scale);
+        int64_t end = MIN2(k1, (k / group + 1) * group);
+        for (; k < end; k += per, p += CPU_TILE) {
+            __builtin_prefetch(p + LIN_AHEAD);
+            V_UNROLL
+            for (int v = 0; v < TILE_VECS; v++) {
+                vi c = vi_load_u8(p + v * V_WIDTH);
+                V_UNROLL
+                for (int i = 0; i < per; i++) {
+                    vf value = v_mul(element(bits, i ? vi_srl(c, 4) : c), s[v]);
+                    acc[v] = v_fma(value, v_set(x[k + i]), acc[v]);
+                }
+            }
+        }
+    }
+}
+
+/* The chunk of any packed tile. */
+static void one_chunk_packed(const struct cpu_tile_job *j, int64_t k0, int64_t k1, vf *acc)
+{
+    const struct qformat q = j->w->base.q;
+    if (qformat_is_block(q)) {
+        if (q.bits == 4)
+            one_chunk_block(4, j, k0, k1, acc);
+        else
+            one_chunk_block(8, j, k0, k1, acc);
+        return;
+    }
+    switch (q.bits) {
+#define CASE(bits)                                                                                 \
+    case bits:                                                                                     \
+        one_chunk(bits, j, k0, k1, acc);                                                           \
+        break;
+        CASE(2)
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
+        CASE(8)
+#undef CASE
+    default:
+        break;
+    }
+}
+
 VFN void one_chunk_dense(const struct cpu_tile_job *j, int64_t k0, int64_t k1, vf *acc)
 {
     const float *x = j->x[0];
@@ -399,22 +523,10 @@ static void tile_one(const struct cpu_tile_job *j)
         vf acc[TILE_VECS];
         for (int v = 0; v < TILE_VECS; v++)
             acc[v] = v_zero();
-        switch (j->w->base.affine ? j->w->base.q.bits : 0) {
-#define CASE(bits)                                                                                 \
-    case bits:                                                                                     \
-        one_chunk(bits, j, k0, k1, acc);                                                           \
-        break;
-            CASE(2)
-            CASE(3)
-            CASE(4)
-            CASE(5)
-            CASE(6)
-            CASE(8)
-#undef CASE
-        default:
+        if (j->w->base.packed)
+            one_chunk_packed(j, k0, k1, acc);
+        else
             one_chunk_dense(j, k0, k1, acc);
-            break;
-        }
         for (int v = 0; v < TILE_VECS; v++)
             sum[v] = i == 0 ? acc[v] : v_add(sum[v], acc[v]);
     }
@@ -426,7 +538,8 @@ static void tile_one(const struct cpu_tile_job *j)
 
 static void linear_tile(const struct cpu_tile_job *j)
 {
-    if (j->n == 1 && (j->w->shiftable || !j->w->base.affine))
+    bool any = !j->w->base.packed || qformat_is_block(j->w->base.q);
+    if (j->n == 1 && (j->w->shiftable || any))
         tile_one(j);
     else
         tile_rows(j);

@@ -95,21 +95,21 @@ static void rope_head(const float *x, int head_dim, int rot_dim, const float *co
     memcpy(out + rot_dim, x + rot_dim, (size_t)(head_dim - rot_dim) * sizeof *x);
 }
 
-VFN void act_mul_kind(enum act_kind act, const float *gate, const float *up, int64_t n, void *out,
-                      bool out_f32)
+VFN void act_mul_kind(enum act_kind act, const struct act_mul_args *a, const float *gate,
+                      const float *up, int64_t n, void *out, bool out_f32)
 {
     float *of = out;
     uint16_t *oh = out;
     int64_t i = 0;
     for (; i + V_WIDTH <= n; i += V_WIDTH) {
-        vf y = vec_act_mul(act, v_load(gate + i), v_load(up + i));
+        vf y = vec_act_mul(act, a, v_load(gate + i), v_load(up + i));
         if (out_f32)
             v_store(of + i, y);
         else
             v_store_bf16(oh + i, y);
     }
     for (; i < n; i++) {
-        float y = one_act_mul(act, gate[i], up[i]);
+        float y = one_act_mul(a, gate[i], up[i]);
         if (out_f32)
             of[i] = y;
         else
@@ -117,18 +117,18 @@ VFN void act_mul_kind(enum act_kind act, const float *gate, const float *up, int
     }
 }
 
-static void act_mul_run(enum act_kind act, const float *gate, const float *up, int64_t n, void *out,
-                        bool out_f32)
+static void act_mul_run(const struct act_mul_args *a, const float *gate, const float *up, int64_t n,
+                        void *out, bool out_f32)
 {
-    switch (act) {
+    switch (a->act) {
     case ACT_SILU:
-        act_mul_kind(ACT_SILU, gate, up, n, out, out_f32);
+        act_mul_kind(ACT_SILU, a, gate, up, n, out, out_f32);
         break;
     case ACT_GELU_TANH:
-        act_mul_kind(ACT_GELU_TANH, gate, up, n, out, out_f32);
+        act_mul_kind(ACT_GELU_TANH, a, gate, up, n, out, out_f32);
         break;
     case ACT_GPTOSS:
-        act_mul_kind(ACT_GPTOSS, gate, up, n, out, out_f32);
+        act_mul_kind(ACT_GPTOSS, a, gate, up, n, out, out_f32);
         break;
     }
 }

@@ -15,14 +15,16 @@
  *
  * Affine: the rows' bit streams in 32-bit words: [tile][k / 32][bits][lane]; scales of q.scale as
  * [tile][k / group][scales, biases][lane]; a flag a tile (cpu_mma_packed.plain).
+ * Block floats: the same without biases; with global scales, sixteen f32 a tile behind the flags.
  * Dense: bf16 pairs [tile][k_pad / 2][lane], low half the even k; k is padded to 16 with zeros. */
 struct cpu_mma_weight {
     struct kern_weight base;
     int64_t n_tiles, k_pad;
     size_t tile_words;       /* 32-bit words of a tile's codes or pairs */
-    size_t tile_scale_bytes; /* affine */
+    size_t tile_scale_bytes; /* packed */
     uint32_t *codes;
     uint8_t *scales, *plain;
+    float *globals; /* or NULL */
 };
 
 static inline const struct cpu_mma_weight *cpu_mma_weight_of(const struct kern_weight *w)

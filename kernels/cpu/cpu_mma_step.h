@@ -65,9 +65,12 @@ static inline struct cpu_mma_input cpu_mma_input_at(struct cpu_mma_input x, int6
 /* Packed rows of one tile, see cpu_mma_weight.c. */
 struct cpu_mma_packed {
     const uint32_t *codes; /* [k / 32][bits][lane] */
-    const uint8_t *scales; /* [k / group][scales, biases][lane] of q.scale */
+    const uint8_t *scales; /* [k / group][scales, biases][lane] of q.scale; no biases in blocks */
     struct qformat q;
-    bool plain; /* fmaf(q, s, b) is exact (bf16 scales), normal or zero, and below 2^63 */
+    /* Affine: fmaf(q, s, b) is exact (bf16 scales), normal or zero, and below 2^63. Block floats:
+     * element * s is a bf16 below 2^63, and there are no global scales. */
+    bool plain;
+    const float *globals; /* [lane]; NULL: 1 */
 };
 
 struct cpu_mma_ops {

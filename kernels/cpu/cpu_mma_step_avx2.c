@@ -158,12 +158,75 @@ static void expand_unit(const uint32_t *w, int bits, struct scales t, struct cpu
     }
 }
 
+/* The low 4 or 8 bits of each lane as the value of a block float's code; e4m3 as in
+ * cpu_body_linear.h. */
+INLINE __m256 element(__m256i code, const int bits)
+{
+    if (bits == 4) {
+        const __m256 table = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+        __m256i sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(8)), 28);
+        return _mm256_or_ps(_mm256_permutevar8x32_ps(table, code), _mm256_castsi256_ps(sign));
+    }
+    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(0x80)), 24);
+    __m256i size = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(0x7f)), 20);
+    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(sign, size)),
+                         _mm256_set1_ps(0x1p120f));
+}
+
+INLINE __m256 load_block_scales(const uint8_t *p, enum dtype t)
+{
+    __m256i c = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+    if (t == DT_F8_E4M3)
+        return element(c, 8);
+    return _mm256_castsi256_ps(
+        _mm256_max_epi32(_mm256_slli_epi32(c, 23), _mm256_set1_epi32(0x00400000)));
+}
+
+/* Thirty-two k of eight lanes of a plain block float: the products are bf16 numbers. */
+INLINE void expand_block(const uint32_t *w, const uint8_t *scales, struct qformat q, const int bits,
+                         int lane, struct cpu_mma_strip *out, int i)
+{
+    const int per = 32 / bits;
+    for (int word = 0; word < bits; word++) {
+        const uint8_t *at = scales + word * per / q.group * CPU_MMA_LANES + lane;
+        __m256 s = load_block_scales(at, q.scale);
+        __m256i c = load_words(w + word * CPU_MMA_LANES + lane);
+        CPU_MMA_UNROLL
+        for (int j = 0; j < per; j += 2, i += 2) {
+            __m256 even = _mm256_mul_ps(element(c, bits), s);
+            __m256 odd = _mm256_mul_ps(element(_mm256_srli_epi32(c, bits), bits), s);
+            put_pair(out, i, lane, _mm256_castps_si256(even), _mm256_castps_si256(odd));
+            c = _mm256_srli_epi32(c, 2 * bits);
+        }
+    }
+}
+
+static void expand_blocks(const struct cpu_mma_packed *p, int64_t k0, int n,
+                          struct cpu_mma_strip *out)
+{
+    for (int i = 0; i < n; i += 32) {
+        const uint8_t *at = p->scales + (k0 + i) / p->q.group * CPU_MMA_LANES;
+        const uint32_t *w = p->codes + (k0 + i) / 32 * p->q.bits * CPU_MMA_LANES;
+        for (int lane = 0; lane < CPU_MMA_LANES; lane += HALF) {
+            if (p->q.bits == 4)
+                expand_block(w, at, p->q, 4, lane, out, i);
+            else
+                expand_block(w, at, p->q, 8, lane, out, i);
+        }
+    }
+    out->wide = false;
+}
+
 static void expand_packed(const struct cpu_mma_packed *p, int64_t k0, int n,
                           struct cpu_mma_strip *out)
 {
     size_t half = (size_t)CPU_MMA_LANES * (p->q.scale == DT_F32 ? 4 : 2);
     if (!p->plain) {
         cpu_mma_step_expand(p, k0, n, out);
+        return;
+    }
+    if (qformat_is_block(p->q)) {
+        expand_blocks(p, k0, n, out);
         return;
     }
     for (int i = 0; i < n; i += 32) {

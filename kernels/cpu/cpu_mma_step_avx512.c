@@ -110,6 +110,62 @@ INLINE __m512 load_scales(const uint8_t *p, enum dtype t)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
+/* The low 4 or 8 bits of each lane as the value of a block float's code; e4m3 as in
+ * cpu_body_linear.h. */
+INLINE __m512 element(__m512i code, const int bits)
+{
+    if (bits == 4) {
+        const __m512 table =
+            _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+        return _mm512_permutexvar_ps(code, table);
+    }
+    __m512i sign = _mm512_slli_epi32(_mm512_and_si512(code, _mm512_set1_epi32(0x80)), 24);
+    __m512i size = _mm512_slli_epi32(_mm512_and_si512(code, _mm512_set1_epi32(0x7f)), 20);
+    return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(sign, size)),
+                         _mm512_set1_ps(0x1p120f));
+}
+
+INLINE __m512 load_block_scales(const uint8_t *p, enum dtype t)
+{
+    __m512i c = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    if (t == DT_F8_E4M3)
+        return element(c, 8);
+    return _mm512_castsi512_ps(
+        _mm512_max_epi32(_mm512_slli_epi32(c, 23), _mm512_set1_epi32(0x00400000)));
+}
+
+/* Thirty-two k of a plain block float's tile: the products are bf16 numbers. */
+INLINE void expand_block(const uint32_t *w, const uint8_t *scales, struct qformat q, const int bits,
+                         struct cpu_mma_strip *out, int i)
+{
+    const int per = 32 / bits;
+    for (int word = 0; word < bits; word++) {
+        __m512 s = load_block_scales(scales + word * per / q.group * CPU_MMA_LANES, q.scale);
+        __m512i c = _mm512_load_si512(w + word * CPU_MMA_LANES);
+        CPU_MMA_UNROLL
+        for (int j = 0; j < per; j += 2, i += 2) {
+            __m512 even = _mm512_mul_ps(element(c, bits), s);
+            __m512 odd = _mm512_mul_ps(element(_mm512_srli_epi32(c, (unsigned)bits), bits), s);
+            put_pair(out, i, _mm512_castps_si512(even), _mm512_castps_si512(odd));
+            c = _mm512_srli_epi32(c, 2 * (unsigned)bits);
+        }
+    }
+}
+
+static void expand_blocks(const struct cpu_mma_packed *p, int64_t k0, int n,
+                          struct cpu_mma_strip *out)
+{
+    for (int i = 0; i < n; i += 32) {
+        const uint8_t *at = p->scales + (k0 + i) / p->q.group * CPU_MMA_LANES;
+        const uint32_t *w = p->codes + (k0 + i) / 32 * p->q.bits * CPU_MMA_LANES;
+        if (p->q.bits == 4)
+            expand_block(w, at, p->q, 4, out, i);
+        else
+            expand_block(w, at, p->q, 8, out, i);
+    }
+    out->wide = false;
+}
+
 static void expand_packed(const struct cpu_mma_packed *p, int64_t k0, int n,
                           struct cpu_mma_strip *out)
 {
@@ -117,6 +173,10 @@ static void expand_packed(const struct cpu_mma_packed *p, int64_t k0, int n,
     int bits = p->q.bits;
     if (!p->plain) {
         cpu_mma_step_expand(p, k0, n, out);
+        return;
+    }
+    if (qformat_is_block(p->q)) {
+        expand_blocks(p, k0, n, out);
         return;
     }
     for (int i = 0; i < n; i += 32) {

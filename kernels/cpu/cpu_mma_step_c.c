@@ -43,6 +43,11 @@ static uint32_t packed_code(const struct cpu_mma_packed *p, int64_t i, int lane)
 
 uint16_t cpu_mma_step_value(const struct cpu_mma_packed *p, int64_t i, int lane)
 {
+    if (qformat_is_block(p->q)) {
+        float el = qformat_element(p->q.bits, packed_code(p, i, lane));
+        float by = qformat_scale(p->scales, p->q.scale, i / p->q.group * CPU_MMA_LANES + lane);
+        return qformat_block_bf16(el, by, p->globals ? p->globals[lane] : 1.0f);
+    }
     int64_t at = i / p->q.group * 2 * CPU_MMA_LANES + lane;
     float s = qformat_scale(p->scales, p->q.scale, at);
     float b = qformat_scale(p->scales, p->q.scale, at + CPU_MMA_LANES);

@@ -31,8 +31,35 @@ static bool group_is_plain(float s, float b, struct qformat q)
     return top - MIN2(es, eb) <= 15;
 }
 
-static bool tile_is_plain(const struct cpu_mma_weight *w, const uint8_t *scales)
+/* A block float's group of a lane: all products are bf16 numbers below 2^63. Multiples of 2^-133
+ * with few bits are; below that only zeros are plain, as a group of zeros may have any scale. */
+static bool block_is_plain(const struct cpu_mma_weight *w, const struct cpu_mma_packed *p,
+                           int64_t group, int lane)
 {
+    struct qformat q = w->base.q;
+    int scale = p->scales[group * CPU_MMA_LANES + lane];
+    if (q.scale == DT_F8_E4M3)
+        return true;
+    if (scale >= 3 || q.bits == 4)
+        return scale - 127 <= (q.bits == 4 ? 60 : 54);
+    for (int64_t i = group * q.group; i < (group + 1) * q.group; i++) {
+        if (cpu_mma_step_value(p, i, lane) & 0x7fffu)
+            return false;
+    }
+    return true;
+}
+
+static bool tile_is_plain(const struct cpu_mma_weight *w, const struct cpu_mma_packed *p)
+{
+    const uint8_t *scales = p->scales;
+    int64_t n_groups = w->base.k / w->base.q.group;
+    if (qformat_is_block(w->base.q)) {
+        for (int64_t i = 0; !w->globals && i < n_groups * CPU_MMA_LANES; i++) {
+            if (!block_is_plain(w, p, i / CPU_MMA_LANES, (int)(i % CPU_MMA_LANES)))
+                return false;
+        }
+        return !w->globals;
+    }
     int64_t groups = w->base.k / w->base.q.group;
     for (int64_t i = 0; i < groups * CPU_MMA_LANES; i++) {
         int64_t at = i / CPU_MMA_LANES * 2 * CPU_MMA_LANES + i % CPU_MMA_LANES;
@@ -48,31 +75,33 @@ static bool tile_is_plain(const struct cpu_mma_weight *w, const uint8_t *scales)
  */
 
 struct layout {
-    size_t codes, scales, plain, bytes; /* offsets from the block's start, and its size */
+    size_t codes, scales, plain, globals, bytes; /* offsets from the block's start, and its size */
 };
 
 static bool lay_out(const struct kern_source *s, struct cpu_mma_weight *w, struct layout *l)
 {
     size_t n_tiles, words, scale_bytes = 0;
-    w->base = (struct kern_weight){.rows = s->rows, .k = s->k, .affine = s->affine, .q = s->q};
+    w->base = (struct kern_weight){.rows = s->rows, .k = s->k, .packed = s->packed, .q = s->q};
     w->base.dtype = DT_BF16;
     w->n_tiles = (s->rows + CPU_MMA_LANES - 1) / CPU_MMA_LANES;
     w->k_pad = (s->k + MMA90_K - 1) / MMA90_K * MMA90_K;
     n_tiles = (size_t)w->n_tiles;
     words = (size_t)w->k_pad / 2;
-    if (s->affine) {
+    if (s->packed) {
         words = (size_t)s->k / 32 * (size_t)s->q.bits;
-        scale_bytes = (size_t)(s->k / s->q.group) * 2 * (s->q.scale == DT_F32 ? 4 : 2);
+        scale_bytes = (size_t)(s->k / s->q.group) * (size_t)qformat_scale_size(s->q.scale) *
+                      (qformat_is_block(s->q) ? 1 : 2);
     }
     w->tile_words = words * CPU_MMA_LANES;
     w->tile_scale_bytes = scale_bytes * CPU_MMA_LANES;
-    *l = (struct layout){0, 0, 0, 0};
+    *l = (struct layout){0};
     size_t part;
     if (!checked_mul(n_tiles, w->tile_words * sizeof(uint32_t), &l->scales) ||
         !checked_mul(n_tiles, w->tile_scale_bytes, &part) ||
         !checked_add(l->scales, part, &l->plain) || l->plain > SIZE_MAX / 2)
         return false;
-    l->bytes = align_up(l->plain + (s->affine ? n_tiles : 0), 64);
+    l->globals = align_up(l->plain + (s->packed ? n_tiles : 0), 64);
+    l->bytes = align_up(l->globals + (s->globals ? n_tiles * CPU_MMA_LANES * 4 : 0), 64);
     return true;
 }
 
@@ -104,30 +133,52 @@ static int64_t lane_row(const struct cpu_mma_weight *w, int64_t tile, int lane)
     return MIN2(tile * CPU_MMA_LANES + lane, w->base.rows - 1);
 }
 
-/* Interleaves one half (scales or biases) of a row's groups into a tile. */
-static void put_scales(uint8_t *tile, const uint8_t *row, int64_t groups, size_t bytes, size_t at)
+/* Interleaves a row's scales (or biases) into a tile; `step` lanes of them a group. */
+static void put_scales(uint8_t *tile, const uint8_t *row, int64_t groups, size_t step, size_t bytes,
+                       size_t at)
 {
     for (size_t g = 0; g < (size_t)groups; g++)
-        memcpy(tile + (g * 2 * CPU_MMA_LANES + at) * bytes, row + g * bytes, bytes);
+        memcpy(tile + (g * step + at) * bytes, row + g * bytes, bytes);
 }
 
-static void load_affine_tile(const struct load *l, int64_t tile, uint8_t *row)
+static struct cpu_mma_packed packed_tile(const struct cpu_mma_weight *w, int64_t tile)
+{
+    struct cpu_mma_packed p = {.codes = w->codes + (size_t)tile * w->tile_words,
+                               .scales = w->scales + (size_t)tile * w->tile_scale_bytes,
+                               .q = w->base.q,
+                               .globals = w->globals ? w->globals + tile * CPU_MMA_LANES : NULL,
+                               .plain = w->plain[tile] != 0};
+    return p;
+}
+
+static enum err_code load_packed_tile(const struct load *l, int64_t tile, uint8_t *row,
+                                      struct err *e)
 {
     struct cpu_mma_weight *w = l->w;
     struct qformat q = w->base.q;
-    size_t code_bytes = qformat_row_bytes(q, w->base.k), bytes = q.scale == DT_F32 ? 4 : 2;
+    size_t code_bytes = qformat_row_bytes(q, w->base.k);
+    size_t bytes = (size_t)qformat_scale_size(q.scale);
+    size_t step = (qformat_is_block(q) ? 1 : 2) * CPU_MMA_LANES;
     int64_t groups = w->base.k / q.group;
     uint8_t *scales = row + align_up(code_bytes, 8), *biases = scales + (size_t)groups * bytes;
     uint32_t *codes = w->codes + (size_t)tile * w->tile_words;
     uint8_t *at = w->scales + (size_t)tile * w->tile_scale_bytes;
     for (int lane = 0; lane < CPU_MMA_LANES; lane++) {
-        kern_source_affine_row(l->src, lane_row(w, tile, lane), row, scales, biases);
+        int64_t r = lane_row(w, tile, lane);
+        enum err_code rc = kern_source_packed_row(l->src, r, row, scales, biases, e);
+        if (rc != ERR_OK)
+            return rc;
         for (size_t i = 0; i < code_bytes / 4; i++)
             codes[i * CPU_MMA_LANES + (size_t)lane] = load_u32(row + 4 * i);
-        put_scales(at, scales, groups, bytes, (size_t)lane);
-        put_scales(at, biases, groups, bytes, (size_t)lane + CPU_MMA_LANES);
+        put_scales(at, scales, groups, step, bytes, (size_t)lane);
+        if (!qformat_is_block(q))
+            put_scales(at, biases, groups, step, bytes, (size_t)lane + CPU_MMA_LANES);
+        if (w->globals)
+            w->globals[tile * CPU_MMA_LANES + lane] = kern_source_global(l->src, r);
     }
-    w->plain[tile] = tile_is_plain(w, at);
+    struct cpu_mma_packed p = packed_tile(w, tile);
+    w->plain[tile] = tile_is_plain(w, &p);
+    return ERR_OK;
 }
 
 static uint16_t dense_bf16(const uint8_t *row, enum dtype t, int64_t i)
@@ -160,8 +211,8 @@ static void load_tile(void *ctx, int64_t tile, int thread)
     uint8_t *row = l->rows + (size_t)thread * l->row_bytes;
     if (l->rc[thread] != ERR_OK)
         return;
-    if (l->w->base.affine)
-        load_affine_tile(l, tile, row);
+    if (l->w->base.packed)
+        l->rc[thread] = load_packed_tile(l, tile, row, &l->err[thread]);
     else
         l->rc[thread] = load_dense_tile(l, tile, row, &l->err[thread]);
 }
@@ -220,6 +271,7 @@ enum err_code cpu_mma_weight_load(struct kern *k, const struct ckpt_weight *cons
     m->codes = (uint32_t *)(void *)(block + l.codes);
     m->scales = block + l.scales;
     m->plain = block + l.plain;
+    m->globals = src.globals ? (float *)(void *)(block + l.globals) : NULL;
     rc = load_tiles(&(struct load){.src = &src, .w = m}, k->threads, e);
 out:
     if (rc != ERR_OK) {
@@ -243,19 +295,10 @@ void cpu_mma_weight_free(struct kern *k, struct kern_weight *w)
 /* ---- expansion --------------------------------------------------------------------------------
  */
 
-static struct cpu_mma_packed packed_tile(const struct cpu_mma_weight *w, int64_t tile)
-{
-    struct cpu_mma_packed p = {.codes = w->codes + (size_t)tile * w->tile_words,
-                               .scales = w->scales + (size_t)tile * w->tile_scale_bytes,
-                               .q = w->base.q,
-                               .plain = w->plain[tile] != 0};
-    return p;
-}
-
 void cpu_mma_weight_expand(const struct cpu_mma_weight *w, const struct cpu_mma_ops *ops,
                            int64_t tile, int64_t k0, int n, struct cpu_mma_strip *out)
 {
-    if (w->base.affine) {
+    if (w->base.packed) {
         struct cpu_mma_packed p = packed_tile(w, tile);
         ops->expand_packed(&p, k0, n, out);
         return;
@@ -268,7 +311,7 @@ void cpu_mma_weight_row(const struct cpu_mma_weight *w, int64_t r, int64_t k0, i
 {
     int64_t tile = r / CPU_MMA_LANES;
     int lane = (int)(r % CPU_MMA_LANES);
-    if (w->base.affine) {
+    if (w->base.packed) {
         struct cpu_mma_packed p = packed_tile(w, tile);
         for (int i = 0; i < n; i++)
             out[i] = cpu_mma_step_value(&p, k0 + i, lane);

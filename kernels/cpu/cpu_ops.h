@@ -38,7 +38,7 @@ enum cpu_elem {
     CPU_ELEM_TANH,
     CPU_ELEM_SILU,
     CPU_ELEM_GELU_TANH,
-    CPU_ELEM_GPTOSS,  /* gate * up with up = 1 */
+    CPU_ELEM_GPTOSS,  /* gate * up with up = 1, limit 7, alpha 1.702 */
     CPU_ELEM_SOFTCAP, /* cap 30 */
     CPU_ELEM_BF16,    /* rounded to bf16 and back */
     CPU_ELEM_COUNT
@@ -52,8 +52,9 @@ struct cpu_isa_ops {
                      bool out_f32);
     /* One head rotated by a row of the rope table. */
     void (*rope_head)(const float *x, int head_dim, int rot_dim, const float *cos_sin, float *out);
-    void (*act_mul)(enum act_kind act, const float *gate, const float *up, int64_t n, void *out,
-                    bool out_f32);
+    /* n elements from gate, up and to out, which are in the rows of a. */
+    void (*act_mul)(const struct act_mul_args *a, const float *gate, const float *up, int64_t n,
+                    void *out, bool out_f32);
     void (*add)(float *h, const float *x, int64_t n);
     /* out = sum over slots ascending of weight[s] * y[s * stride ..]. */
     void (*combine_row)(const float *y, const float *weight, int n_used, int64_t d, float *out);

@@ -46,6 +46,8 @@ static inline int32_t cpu_page(const struct kern_rows *r, int t, int32_t pos)
  * 4; 2; 3 = 2 + 1; 5 = 4 + 1; 6 = 4 + 2, low plane first). A plane of p bits is p rows of 32
  * bytes; byte `lane` of its row j holds the p-bit pieces of k = j * 8/p ... ascending from bit 0.
  * Scales: per tile and group 32 scales, then 32 biases, of q.scale.
+ * Block floats: planes as affine ones of their bits; per tile and group 32 scales of `scale`, which
+ * is q.scale, or DT_F32 where a row has a global scale: then they are multiplied by it.
  * Dense: per tile and k 32 elements of dtype. */
 #define CPU_TILE 32
 
@@ -53,7 +55,8 @@ struct cpu_weight {
     struct kern_weight base;
     int64_t n_tiles;
     size_t tile_bytes;       /* of codes or dense elements */
-    size_t tile_scale_bytes; /* affine */
+    size_t tile_scale_bytes; /* packed */
+    enum dtype scale;        /* of the scales in memory */
     uint8_t *codes, *scales; /* one block of base.bytes; scales point into it */
     bool shiftable;          /* every scale times 2^-6 is exact */
 };

@@ -87,7 +87,7 @@ static void act_item(void *ctx, int64_t item, int thread)
     bool stale = kern_planted() == KERN_FAULT_STALE;
     if (stale)
         memcpy(before, out, (size_t)(n * bytes));
-    c->ops->act_mul(a->act, a->gate + in, a->up + in, n, out, c->f32);
+    c->ops->act_mul(a, a->gate + in, a->up + in, n, out, c->f32);
     if (stale)
         plant_stale(before, out, n, c->f32);
 }
@@ -109,8 +109,11 @@ static void add_item(void *ctx, int64_t i, int thread)
 {
     (void)thread;
     const struct add_ctx *c = ctx;
-    int64_t at = i * SPAN;
-    c->ops->add(c->a->h + at, c->a->x + at, MIN2((int64_t)SPAN, c->a->n - at));
+    int64_t at = i * SPAN, n = MIN2((int64_t)SPAN, c->a->n - at);
+    float *h = c->a->h + at;
+    c->ops->add(h, c->a->x + at, n);
+    for (int64_t j = 0; c->a->scale != 0 && j < n; j++)
+        h[j] *= c->a->scale;
 }
 
 enum err_code cpu_add(struct kern *k, const struct add_args *a, struct err *e)

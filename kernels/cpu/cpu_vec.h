@@ -157,6 +157,11 @@ VFN vf v_load_f16(const uint8_t *p)
 {
     V_EACH(vf, r.f[j] = f16_to_f32(load_u16(p + 2 * j)));
 }
+/* The low four bits of each lane as e2m1; the others are ignored. */
+VFN vf v_e2m1(vi code)
+{
+    V_EACH(vf, r.f[j] = e2m1_to_f32(code.i[j] & 15u));
+}
 #undef V_EACH
 
 #elif defined CPU_VEC_AVX2
@@ -278,6 +283,12 @@ VFN vf v_load_f16(const uint8_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
+VFN vf v_e2m1(vi code)
+{
+    const __m256 table = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(8)), 28);
+    return _mm256_or_ps(_mm256_permutevar8x32_ps(table, code), _mm256_castsi256_ps(sign));
+}
 
 #elif defined CPU_VEC_AVX512
 /* ---- AVX-512 F, BW, DQ and VL ------------------------------------------------------------------
@@ -396,6 +407,12 @@ VFN void vi_store_u16(uint16_t *p, vi a)
 VFN vf v_load_f16(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+VFN vf v_e2m1(vi code)
+{
+    const __m512 table =
+        _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    return _mm512_permutexvar_ps(code, table);
 }
 #endif
 

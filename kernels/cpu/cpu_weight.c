@@ -10,17 +10,25 @@
 struct sizes {
     int64_t n_tiles;
     size_t tile, tile_scale, total;
+    enum dtype scale;
 };
+
+/* Scales and biases of a lane and group. */
+static size_t scales_of_group(struct qformat q)
+{
+    return qformat_is_block(q) ? 1 : 2;
+}
 
 static bool measure(const struct kern_source *s, struct sizes *z)
 {
     z->n_tiles = (s->rows + CPU_TILE - 1) / CPU_TILE;
     z->tile_scale = 0;
+    z->scale = !s->packed ? DT_UNKNOWN : s->globals ? DT_F32 : s->q.scale;
     bool fits;
-    if (s->affine) {
-        size_t scale = (size_t)dtype_bits(s->q.scale) / 8;
+    if (s->packed) {
+        size_t scales = scales_of_group(s->q) * (size_t)qformat_scale_size(z->scale);
         z->tile = qformat_row_bytes(s->q, s->k) * CPU_TILE;
-        fits = checked_mul((size_t)(s->k / s->q.group), 2 * CPU_TILE * scale, &z->tile_scale);
+        fits = checked_mul((size_t)(s->k / s->q.group), CPU_TILE * scales, &z->tile_scale);
     } else {
         fits = checked_mul((size_t)s->k, CPU_TILE * (size_t)dtype_bits(s->dtype) / 8, &z->tile);
     }
@@ -107,6 +115,47 @@ static bool exact_shift(float s)
     return (s * 0x1p-6f) * 0x1p6f == s || s != s;
 }
 
+/* A block float's scales into a tile; f32 ones are those of the row times its global scale. */
+static void put_block_scales(const struct load *l, uint8_t *tile, int64_t r, int lane,
+                             const uint8_t *scales)
+{
+    const struct kern_source *s = l->s;
+    int64_t n = s->k / s->q.group;
+    if (!s->globals) {
+        put_column(tile, 1, n, CPU_TILE, lane, scales);
+        return;
+    }
+    float global = kern_source_global(s, r);
+    for (int64_t i = 0; i < n; i++)
+        store_u32(tile + 4 * (i * CPU_TILE + lane),
+                  f32_bits(qformat_scale(scales, s->q.scale, i) * global));
+}
+
+static enum err_code load_packed_row(const struct load *l, int64_t r, int thread, uint8_t *row)
+{
+    const struct kern_source *s = l->s;
+    const struct cpu_weight *w = l->w;
+    int64_t tile = r / CPU_TILE, n = s->k / s->q.group;
+    int lane = (int)(r % CPU_TILE);
+    size_t bytes = (size_t)qformat_scale_size(s->q.scale);
+    uint8_t *scales = row + qformat_row_bytes(s->q, s->k);
+    uint8_t *biases = scales + (size_t)n * bytes;
+    uint8_t *to = w->scales + (size_t)tile * w->tile_scale_bytes;
+    enum err_code rc = kern_source_packed_row(s, r, row, scales, biases, &l->err[thread]);
+    if (rc != ERR_OK)
+        return rc;
+    put_codes(w->codes + (size_t)tile * w->tile_bytes, s->q.bits, s->k, lane, row);
+    if (qformat_is_block(s->q)) {
+        put_block_scales(l, to, r, lane, scales);
+        return ERR_OK;
+    }
+    put_column(to, bytes, n, 2 * CPU_TILE, lane, scales);
+    put_column(to + CPU_TILE * bytes, bytes, n, 2 * CPU_TILE, lane, biases);
+    for (int64_t i = 0; i < n; i++)
+        l->shiftable[thread] &= exact_shift(qformat_scale(scales, s->q.scale, i));
+    return ERR_OK;
+}
+
 static void load_tile(void *ctx, int64_t tile, int thread)
 {
     const struct load *l = ctx;
@@ -116,23 +165,14 @@ static void load_tile(void *ctx, int64_t tile, int thread)
     uint8_t *codes = w->codes + (size_t)tile * w->tile_bytes;
     for (int lane = 0; lane < CPU_TILE && tile * CPU_TILE + lane < s->rows; lane++) {
         int64_t r = tile * CPU_TILE + lane;
-        if (!s->affine) {
-            if (l->rc[thread] == ERR_OK)
-                l->rc[thread] = kern_source_dense_row(s, r, row, &l->err[thread]);
-            put_column(codes, (size_t)dtype_bits(s->dtype) / 8, s->k, CPU_TILE, lane, row);
+        if (l->rc[thread] != ERR_OK)
+            return;
+        if (s->packed) {
+            l->rc[thread] = load_packed_row(l, r, thread, row);
             continue;
         }
-        size_t bytes = (size_t)dtype_bits(s->q.scale) / 8;
-        int64_t n = s->k / s->q.group;
-        uint8_t *scales = row + qformat_row_bytes(s->q, s->k);
-        uint8_t *biases = scales + (size_t)n * bytes;
-        uint8_t *to = w->scales + (size_t)tile * w->tile_scale_bytes;
-        kern_source_affine_row(s, r, row, scales, biases);
-        put_codes(codes, s->q.bits, s->k, lane, row);
-        put_column(to, bytes, n, 2 * CPU_TILE, lane, scales);
-        put_column(to + CPU_TILE * bytes, bytes, n, 2 * CPU_TILE, lane, biases);
-        for (int64_t i = 0; i < n; i++)
-            l->shiftable[thread] &= exact_shift(qformat_scale(scales, s->q.scale, i));
+        l->rc[thread] = kern_source_dense_row(s, r, row, &l->err[thread]);
+        put_column(codes, (size_t)dtype_bits(s->dtype) / 8, s->k, CPU_TILE, lane, row);
     }
 }
 
@@ -141,7 +181,7 @@ static enum err_code fill(struct cpu_weight *w, const struct kern_source *s, int
 {
     size_t n = (size_t)threads;
     size_t row_bytes =
-        s->affine ? w->tile_bytes / CPU_TILE + w->tile_scale_bytes / CPU_TILE : (size_t)s->k * 4;
+        s->packed ? w->tile_bytes / CPU_TILE + w->tile_scale_bytes / CPU_TILE : (size_t)s->k * 4;
     struct load l = {.s = s, .w = w, .row_bytes = align_up(row_bytes, 64)};
     enum err_code rc = ERR_OK;
     l.rows = calloc(n, l.row_bytes);
@@ -191,10 +231,11 @@ enum err_code cpu_weight_load(struct kern *k, const struct ckpt_weight *const *p
         return err_set(e, ERR_NOMEM, "%s: out of memory: %zu bytes", parts[0]->name, z.total);
     }
     w->base = (struct kern_weight){
-        .rows = s.rows, .k = s.k, .affine = s.affine, .q = s.q, .dtype = s.dtype, .bytes = z.total};
+        .rows = s.rows, .k = s.k, .packed = s.packed, .q = s.q, .dtype = s.dtype, .bytes = z.total};
     w->n_tiles = z.n_tiles;
     w->tile_bytes = z.tile;
     w->tile_scale_bytes = z.tile_scale;
+    w->scale = z.scale;
     w->scales = w->codes + (size_t)z.n_tiles * z.tile;
     rc = fill(w, &s, k->threads, e);
     if (rc != ERR_OK) {
@@ -219,14 +260,19 @@ void cpu_weight_row(const struct cpu_weight *w, int64_t r, float *out)
     int64_t tile = r / CPU_TILE;
     int lane = (int)(r % CPU_TILE);
     const uint8_t *codes = w->codes + (size_t)tile * w->tile_bytes;
-    if (!w->base.affine) {
+    if (!w->base.packed) {
         for (int64_t i = 0; i < w->base.k; i++)
             out[i] = qformat_scale(codes, w->base.dtype, i * CPU_TILE + lane);
         return;
     }
     const struct qformat q = w->base.q;
     const uint8_t *scales = w->scales + (size_t)tile * w->tile_scale_bytes;
-    for (int64_t g = 0; g < w->base.k / q.group; g++) {
+    for (int64_t g = 0; g < w->base.k / q.group && qformat_is_block(q); g++) {
+        float s = qformat_scale(scales, w->scale, g * CPU_TILE + lane);
+        for (int64_t i = g * q.group; i < (g + 1) * q.group; i++)
+            out[i] = qformat_element(q.bits, get_code(codes, q.bits, lane, i)) * s;
+    }
+    for (int64_t g = 0; g < w->base.k / q.group && !qformat_is_block(q); g++) {
         float s = qformat_scale(scales, q.scale, g * 2 * CPU_TILE + lane);
         float b = qformat_scale(scales, q.scale, (g * 2 + 1) * CPU_TILE + lane);
         for (int64_t i = g * q.group; i < (g + 1) * q.group; i++)

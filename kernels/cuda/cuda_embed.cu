@@ -22,6 +22,13 @@ __device__ static uint16_t value_at(const struct cuda_order &o, const uint8_t *t
     uint32_t q = cuda_order_code(piece, o.bits, o.plane_bytes[0], row, in);
     const uint8_t *scales = piece + o.scales_at;
     int group = in / o.group;
+    if (cuda_order_is_block(o.scale)) {
+        float v = qformat_element(o.bits, q) * cuda_order_block_scale(scales, o.scale, group, row);
+        if (o.scale != CUDA_SCALE_GLOBAL)
+            return bf16_from_f32(v); /* the product was exact */
+        uint32_t pair = frag_global(elem_bits(v) >> 16, cuda_order_global(&o, piece, row));
+        return (uint16_t)pair;
+    }
     float s = cuda_order_scale(scales, o.scale, o.bits, group, row, 0);
     float b = cuda_order_scale(scales, o.scale, o.bits, group, row, 2);
     if (o.scale == CUDA_SCALE_F16 || o.scale == CUDA_SCALE_F32)

@@ -146,7 +146,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     constexpr int stages = ring_stages(BITS), known = piece_bytes_of<BITS, SCALE, GROUP>();
     const int piece_bytes = known ? known : all.part[0].order.piece_bytes;
-    /* 32: 0, 64: 1, 128: 2 */
+    /* 16 (whose scales come two at a time) and 32: 0, 64: 1, 128: 2 */
     const int group_shift = (GROUP == GROUP_ANY ? all.part[0].order.group : GROUP) / 64;
     int stage = 0, n_tok = all.n_tok, buffer = 0;
     uint8_t *ring = shared + warp * stages * piece_bytes;
@@ -291,6 +291,20 @@ static void launch_bits(const struct cuda_kern *c, const struct cuda_products *a
         break;
     case CUDA_SCALE_F32:
         launch<BITS, CUDA_SCALE_F32, GROUP_ANY>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_E8M0_FAST:
+        launch<BITS == 8 ? 8 : 4, CUDA_SCALE_E8M0_FAST, 32>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_E8M0:
+        launch<BITS == 8 ? 8 : 4, CUDA_SCALE_E8M0, 32>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_E4M3:
+        launch<4, CUDA_SCALE_E4M3, 16>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_GLOBAL:
+        launch<4, CUDA_SCALE_GLOBAL, 16>(c, all, p, n_blocks);
+        break;
+    case CUDA_SCALE_COUNT:
         break;
     }
 }

@@ -47,6 +47,10 @@ __device__ static constexpr int piece_bytes_of(void)
         return CUDA_TILE_ROWS * CUDA_PIECE_K * 2;
     if (GROUP == GROUP_ANY)
         return 0;
+    if (cuda_order_is_block(SCALE))
+        return CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * BITS +
+               CUDA_PIECE_K / (GROUP ? GROUP : 1) * CUDA_TILE_ROWS +
+               (SCALE == CUDA_SCALE_GLOBAL ? CUDA_TILE_ROWS * 4 : 0);
     return CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * BITS + CUDA_PIECE_K / (GROUP ? GROUP : 1) *
                                                           CUDA_TILE_ROWS * 2 *
                                                           (SCALE == CUDA_SCALE_F32 ? 4 : 2);
@@ -136,9 +140,9 @@ __device__ static void run_piece(const uint8_t *piece, int group_shift, const ui
             if (live)
                 b = *(const uint4 *)(const void *)(x + (block * 2 + pair) * x_step);
             if constexpr (BITS != CUDA_DENSE) {
-                if (GROUP == GROUP_ANY || GROUP == 32 || pair == 0)
-                    frag_load_scale<SCALE>(piece + scales_at, (block * 2 + pair) >> group_shift,
-                                           lane, sc);
+                if (GROUP == GROUP_ANY || GROUP <= 32 || pair == 0)
+                    frag_load_scale<BITS, SCALE>(piece + scales_at,
+                                                 (block * 2 + pair) >> group_shift, lane, sc);
             }
             frag_step<BITS, SCALE>(words, sc, pair * 2, a);
             frag_mma(acc, a, b.x, b.y);

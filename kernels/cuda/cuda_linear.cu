@@ -51,8 +51,9 @@ __device__ static void run_chunk(const struct cuda_product &p, const uint8_t *ti
             uint32_t a[4];
             if constexpr (BITS != CUDA_DENSE) {
                 if (s % 2 == 0)
-                    frag_load_scale<SCALE>(piece + p.order.scales_at,
-                                           (block * 64 + s * 16) / p.order.group, lane, sc);
+                    frag_load_scale<BITS, SCALE>(
+                        piece + p.order.scales_at,
+                        frag_group<SCALE>(block * 2 + s / 2, p.order.group), lane, sc);
             }
             frag_step<BITS, SCALE>(words, sc, s, a);
             int64_t at = k + 16 * s + 2 * t;
@@ -138,6 +139,20 @@ static void launch_plain_bits(const struct cuda_products *all, cudaStream_t stre
         break;
     case CUDA_SCALE_F32:
         launch_plain<BITS, CUDA_SCALE_F32>(all, stream);
+        break;
+    case CUDA_SCALE_E8M0_FAST:
+        launch_plain<BITS == 8 ? 8 : 4, CUDA_SCALE_E8M0_FAST>(all, stream);
+        break;
+    case CUDA_SCALE_E8M0:
+        launch_plain<BITS == 8 ? 8 : 4, CUDA_SCALE_E8M0>(all, stream);
+        break;
+    case CUDA_SCALE_E4M3:
+        launch_plain<4, CUDA_SCALE_E4M3>(all, stream);
+        break;
+    case CUDA_SCALE_GLOBAL:
+        launch_plain<4, CUDA_SCALE_GLOBAL>(all, stream);
+        break;
+    case CUDA_SCALE_COUNT:
         break;
     }
 }

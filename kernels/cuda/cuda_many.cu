@@ -206,8 +206,8 @@ __device__ static void make_operand(const uint8_t *piece, int block, int group_s
     for (int s = 0; s < 4; s++) {
         if constexpr (BITS != CUDA_DENSE) {
             if (s % 2 == 0)
-                frag_load_scale<SCALE>(piece + scales_at, (block * 2 + s / 2) >> group_shift, lane,
-                                       sc);
+                frag_load_scale<BITS, SCALE>(piece + scales_at, (block * 2 + s / 2) >> group_shift,
+                                             lane, sc);
         }
         frag_step<BITS, SCALE>(words, sc, s, a + 4 * s);
     }
@@ -446,6 +446,12 @@ bool cuda_many_run(const struct cuda_kern *c, const struct cuda_products *all)
         return launch_columns<8, CUDA_SCALE_FAST>(c, all);
     if (o->bits == 8 && o->scale == CUDA_SCALE_F16)
         return launch_columns<8, CUDA_SCALE_F16>(c, all);
+    if (o->bits == 4 && o->scale == CUDA_SCALE_E8M0_FAST)
+        return launch_columns<4, CUDA_SCALE_E8M0_FAST>(c, all);
+    if (o->bits == 8 && o->scale == CUDA_SCALE_E8M0_FAST)
+        return launch_columns<8, CUDA_SCALE_E8M0_FAST>(c, all);
+    if (o->bits == 4 && o->scale == CUDA_SCALE_E4M3)
+        return launch_columns<4, CUDA_SCALE_E4M3>(c, all);
     if (o->bits == 6 && o->scale == CUDA_SCALE_FAST)
         return launch_columns<6, CUDA_SCALE_FAST>(c, all);
     return false;

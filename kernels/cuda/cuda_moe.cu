@@ -221,8 +221,9 @@ __device__ static inline void sum_chunk(const struct expert_product &p, const ui
             uint32_t w[4];
             if constexpr (BITS != CUDA_DENSE) {
                 if (s % 2 == 0)
-                    frag_load_scale<SCALE>(piece + p.order.scales_at,
-                                           (block * 64 + s * 16) / p.order.group, lane, sc);
+                    frag_load_scale<BITS, SCALE>(
+                        piece + p.order.scales_at,
+                        frag_group<SCALE>(block * 2 + s / 2, p.order.group), lane, sc);
             }
             frag_step<BITS, SCALE>(words, sc, s, w);
             int64_t at = k + 16 * s + 2 * t;
@@ -334,6 +335,20 @@ template <int BITS> static void launch_bits(const struct expert_product *p, cuda
         break;
     case CUDA_SCALE_F32:
         launch<BITS, CUDA_SCALE_F32>(p, stream);
+        break;
+    case CUDA_SCALE_E8M0_FAST:
+        launch<BITS == 8 ? 8 : 4, CUDA_SCALE_E8M0_FAST>(p, stream);
+        break;
+    case CUDA_SCALE_E8M0:
+        launch<BITS == 8 ? 8 : 4, CUDA_SCALE_E8M0>(p, stream);
+        break;
+    case CUDA_SCALE_E4M3:
+        launch<4, CUDA_SCALE_E4M3>(p, stream);
+        break;
+    case CUDA_SCALE_GLOBAL:
+        launch<4, CUDA_SCALE_GLOBAL>(p, stream);
+        break;
+    case CUDA_SCALE_COUNT:
         break;
     }
 }

@@ -14,7 +14,7 @@ struct cuda_order cuda_order_dense(int64_t k)
     return o;
 }
 
-struct cuda_order cuda_order_affine(struct qformat q, enum cuda_scale scale, int64_t k)
+struct cuda_order cuda_order_packed(struct qformat q, enum cuda_scale scale, int64_t k)
 {
     struct cuda_order o = {
         .bits = q.bits, .group = q.group, .scale = scale, .k = k, .n_pieces = pieces_of(k)};
@@ -22,7 +22,10 @@ struct cuda_order cuda_order_affine(struct qformat q, enum cuda_scale scale, int
     for (int i = 0; i < 2; i++)
         o.plane_bytes[i] = CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * cuda_order_plane(q.bits, i);
     o.scales_at = o.plane_bytes[0] + o.plane_bytes[1];
+    o.globals_at = o.scales_at + groups * CUDA_TILE_ROWS;
     o.piece_bytes = o.scales_at + groups * CUDA_TILE_ROWS * 2 * size;
+    if (cuda_order_is_block(scale))
+        o.piece_bytes = o.globals_at + (scale == CUDA_SCALE_GLOBAL ? CUDA_TILE_ROWS * 4 : 0);
     return o;
 }
 
@@ -71,21 +74,34 @@ static void put_codes(const struct cuda_order *o, uint8_t *piece, int row, const
     }
 }
 
-void cuda_order_put(const struct cuda_order *o, uint8_t *tile, int row, const uint8_t *codes,
-                    const uint8_t *scales, const uint8_t *biases, enum dtype type)
+/* Scales of the piece's groups, of which `n` k are in the row; i0: the first in the row. */
+static void put_scales(const struct cuda_order *o, uint8_t *piece, int row, int64_t i0, int n,
+                       const struct cuda_order_row *from)
 {
+    uint8_t *scales = piece + o->scales_at;
     int groups = CUDA_PIECE_K / o->group, power = cuda_order_power(o->scale, o->bits, row);
+    for (int g = 0; g < groups && g * o->group < n; g++) {
+        if (cuda_order_is_block(o->scale)) {
+            scales[cuda_order_block_at(g, row)] = from->scales[i0 + g];
+            continue;
+        }
+        int at = cuda_order_scale_at(g, row);
+        put_scale(o, scales, at, from->scales, i0 + g, from->type, power);
+        put_scale(o, scales, at + 2, from->biases, i0 + g, from->type, 0);
+    }
+    if (o->scale == CUDA_SCALE_GLOBAL)
+        store_u32(piece + o->globals_at + 4 * cuda_order_block_at(0, row), f32_bits(from->global));
+}
+
+void cuda_order_put(const struct cuda_order *o, uint8_t *tile, int row,
+                    const struct cuda_order_row *from)
+{
     for (int p = 0; p < o->n_pieces; p++) {
         uint8_t *piece = tile + (size_t)p * (size_t)o->piece_bytes;
         int64_t k0 = (int64_t)p * CUDA_PIECE_K;
         int n = (int)MIN2((int64_t)CUDA_PIECE_K, o->k - k0);
-        put_codes(o, piece, row, codes + (size_t)(k0 / 8) * (size_t)o->bits, n);
-        for (int g = 0; g < groups && g * o->group < n; g++) {
-            int at = cuda_order_scale_at(g, row);
-            int64_t i = k0 / o->group + g;
-            put_scale(o, piece + o->scales_at, at, scales, i, type, power);
-            put_scale(o, piece + o->scales_at, at + 2, biases, i, type, 0);
-        }
+        put_codes(o, piece, row, from->codes + (size_t)(k0 / 8) * (size_t)o->bits, n);
+        put_scales(o, piece, row, k0 / o->group, n, from);
     }
 }
 

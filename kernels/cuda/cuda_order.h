@@ -4,7 +4,7 @@
  * 128. A tile is its pieces in ascending k, a piece is one contiguous run of bytes:
  *
  *   dense    bf16, [step of 16 k][lane][register][2]: 4096 bytes.
- *   affine   planes of codes, then the scales of the piece's groups.
+ *   packed   planes of codes, then the scales of the piece's groups.
  *
  * A lane of the tensor core holds, for each step of 16 k, four registers of two values: register r
  * has row g + 8 * (r & 1) and k = 2t + 8 * (r >> 1), and the k after it in its upper half, where g
@@ -21,6 +21,12 @@
  * end at bit 7 (scales below 2^(3 - bits)); CUDA_SCALE_LOW, for 4 bits, takes the codes of rows
  * g from bits 0..3 and of rows g + 8 from bits 4..7, where they are (scales below 2^-5).
  *
+ * Block floats (qformat.h) have one plane of their 4 or 8 bits. A group's scales are bytes: for g =
+ * 0..7 that of row g and that of row g + 8; with global scales a piece ends with sixteen f32, in
+ * the same order of rows. CUDA_SCALE_E8M0_FAST: no scale of the matrix is so large that it becomes
+ * an infinity when it makes up for elements that are read as bf16 with an exponent too small by 126
+ * (e2m1) or 120 (e4m3).
+ *
  * Nothing is lost: cuda_order_code and cuda_order_scale give back what the checkpoint holds. K
  * beyond the row's end and rows beyond the last have codes, scales, biases and values of zero.
  */
@@ -30,9 +36,11 @@
 #include "ckpt/qformat.h"
 
 #ifdef __CUDACC__
-#define CUDA_ORDER_FN static inline __host__ __device__
+#define CUDA_ORDER_FN    static inline __host__ __device__
+#define CUDA_ORDER_CONST constexpr
 #else
 #define CUDA_ORDER_FN static inline
+#define CUDA_ORDER_CONST
 #endif
 
 #define CUDA_TILE_ROWS 16
@@ -45,8 +53,18 @@ enum cuda_scale {
     CUDA_SCALE_FAST, /* bf16, re-encoded */
     CUDA_SCALE_BF16,
     CUDA_SCALE_F16,
-    CUDA_SCALE_F32
+    CUDA_SCALE_F32,
+    CUDA_SCALE_E8M0_FAST, /* mxfp4, mxfp8 */
+    CUDA_SCALE_E8M0,
+    CUDA_SCALE_E4M3,   /* nvfp4 */
+    CUDA_SCALE_GLOBAL, /* nvfp4 with global scales */
+    CUDA_SCALE_COUNT
 };
+
+CUDA_ORDER_FN CUDA_ORDER_CONST bool cuda_order_is_block(enum cuda_scale t)
+{
+    return t >= CUDA_SCALE_E8M0_FAST;
+}
 
 struct cuda_order {
     int bits, group; /* CUDA_DENSE and 0 */
@@ -55,11 +73,12 @@ struct cuda_order {
     int n_pieces;
     int plane_bytes[2]; /* of a piece */
     int scales_at;      /* in a piece */
+    int globals_at;     /* CUDA_SCALE_GLOBAL */
     int piece_bytes;
 };
 
 struct cuda_order cuda_order_dense(int64_t k);
-struct cuda_order cuda_order_affine(struct qformat q, enum cuda_scale scale, int64_t k);
+struct cuda_order cuda_order_packed(struct qformat q, enum cuda_scale scale, int64_t k);
 
 /* Bits of plane 0 or 1. */
 CUDA_ORDER_FN int cuda_order_plane(int bits, int plane)
@@ -155,13 +174,43 @@ CUDA_ORDER_FN float cuda_order_scale(const uint8_t *scales, enum cuda_scale t, i
     return which == 0 ? cuda_order_decode(s, cuda_order_power(t, bits, row)) : s;
 }
 
-/* Puts one row of the checkpoint's order into a tile that was zero: codes, scales and biases as
- * kern_source_affine_row gives them. */
-void cuda_order_put(const struct cuda_order *o, uint8_t *tile, int row, const uint8_t *codes,
-                    const uint8_t *scales, const uint8_t *biases, enum dtype type);
+/* Byte offset among the piece's scales of a block float's scale, and index of a row's global. */
+CUDA_ORDER_FN int cuda_order_block_at(int group, int row)
+{
+    return (group * 8 + (row & 7)) * 2 + (row >> 3);
+}
+
+CUDA_ORDER_FN float cuda_order_block_scale(const uint8_t *scales, enum cuda_scale t, int group,
+                                           int row)
+{
+    uint8_t c = scales[cuda_order_block_at(group, row)];
+    return t == CUDA_SCALE_E8M0 || t == CUDA_SCALE_E8M0_FAST ? e8m0_to_f32(c) : e4m3_to_f32(c);
+}
+
+CUDA_ORDER_FN float cuda_order_global(const struct cuda_order *o, const uint8_t *piece, int row)
+{
+    if (o->scale != CUDA_SCALE_GLOBAL)
+        return 1.0f;
+    return ((const float *)(const void *)(piece + o->globals_at))[cuda_order_block_at(0, row)];
+}
+
+/* One row in the checkpoint's order, as kern_source_packed_row gives it. */
+struct cuda_order_row {
+    const uint8_t *codes, *scales, *biases; /* affine: biases */
+    enum dtype type;                        /* of scales and biases */
+    float global;                           /* CUDA_SCALE_GLOBAL */
+};
+/* Puts it into a tile that was zero. */
+void cuda_order_put(const struct cuda_order *o, uint8_t *tile, int row,
+                    const struct cuda_order_row *from);
 /* The same for k bf16 values. */
 void cuda_order_put_values(const struct cuda_order *o, uint8_t *tile, int row,
                            const uint16_t *values);
+/* The most that a scale byte of a matrix in CUDA_SCALE_E8M0_FAST is. */
+CUDA_ORDER_FN int cuda_order_e8m0_fast(int bits)
+{
+    return bits == 4 ? 254 - 126 : 254 - 120;
+}
 /* How scales that are these n bf16 values can be stored: LOW, FAST or BF16, the first that holds.
  */
 enum cuda_scale cuda_order_choose(const uint8_t *scales, int64_t n, int bits);

@@ -197,7 +197,7 @@ __global__ static void __launch_bounds__(BLOCK) act_mul_elements(struct act_mul_
     else if (a.act == ACT_GELU_TANH)
         y = elem_gelu_tanh_mul(gate, up);
     else
-        y = elem_gptoss_mul(gate, up);
+        y = elem_gptoss_mul(gate, up, a.limit, a.alpha);
     ((uint16_t *)a.out)[i] = bf16_from_f32(y);
 }
 
@@ -214,8 +214,10 @@ __global__ static void __launch_bounds__(BLOCK) add_elements(struct add_args a)
 {
     begin();
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
-    if (i < a.n)
-        a.h[i] += a.x[i];
+    if (i >= a.n)
+        return;
+    float sum = a.h[i] + a.x[i];
+    a.h[i] = a.scale != 0 ? sum * a.scale : sum;
 }
 
 extern "C" enum err_code cuda_add(struct kern *k, const struct add_args *a, struct err *e)

@@ -17,16 +17,38 @@ static int load_threads(void)
 /* ---- sizes ------------------------------------------------------------------------------------
  */
 
-static int64_t n_scales(const struct ckpt_weight *w)
+/* The largest scale byte of a block float. */
+static int largest_e8m0(const struct ckpt_weight *w)
 {
-    return ckpt_weight_rows(w) * (ckpt_weight_k(w) / w->q.group);
+    bool ggml = w->enc == CKPT_GGML; /* MXFP4: a block is the scale, then its sixteen bytes */
+    int64_t groups = ckpt_weight_k(w) / 32, rows = ckpt_weight_rows(w);
+    int most = 0;
+    for (int64_t r = 0, n; r < rows; r += n) {
+        struct ckpt_block at;
+        n = ckpt_weight_at(w, r, &at);
+        for (int64_t i = 0; i < n * groups; i++)
+            most = MAX2(most, ggml ? at.data[17 * i] : at.scales[i]);
+    }
+    return most;
+}
+
+static enum cuda_scale choose_block(const struct kern_source *s)
+{
+    if (s->q.scale == DT_F8_E4M3)
+        return s->globals ? CUDA_SCALE_GLOBAL : CUDA_SCALE_E4M3;
+    int most = 0;
+    for (int i = 0; i < s->n; i++)
+        most = MAX2(most, largest_e8m0(s->parts[i]));
+    return most <= cuda_order_e8m0_fast(s->q.bits) ? CUDA_SCALE_E8M0_FAST : CUDA_SCALE_E8M0;
 }
 
 /* bf16 scales occur in affine parts only, whose arrays can be looked at as they are. */
 static enum cuda_scale choose_scale(const struct kern_source *s)
 {
-    if (!s->affine)
+    if (!s->packed)
         return CUDA_SCALE_NONE;
+    if (qformat_is_block(s->q))
+        return choose_block(s);
     if (s->q.scale == DT_F32)
         return CUDA_SCALE_F32;
     if (s->q.scale == DT_F16)
@@ -34,10 +56,13 @@ static enum cuda_scale choose_scale(const struct kern_source *s)
     enum cuda_scale all = CUDA_SCALE_LOW;
     for (int i = 0; i < s->n; i++) {
         const struct ckpt_weight *w = s->parts[i];
-        enum cuda_scale one = CUDA_SCALE_BF16;
-        if (w->enc == CKPT_AFFINE)
-            one = cuda_order_choose(w->scales, n_scales(w), s->q.bits);
-        all = MAX2(all, one);
+        if (w->enc != CKPT_AFFINE)
+            return CUDA_SCALE_BF16;
+        for (int64_t r = 0, n; r < ckpt_weight_rows(w); r += n) {
+            struct ckpt_block at;
+            n = ckpt_weight_at(w, r, &at);
+            all = MAX2(all, cuda_order_choose(at.scales, n * (s->k / s->q.group), s->q.bits));
+        }
     }
     return all;
 }
@@ -49,10 +74,10 @@ static bool lay_out(const struct kern_source *s, enum cuda_scale scale, struct c
         return false;
     w->base.rows = s->rows;
     w->base.k = s->k;
-    w->base.affine = s->affine;
+    w->base.packed = s->packed;
     w->base.q = s->q;
     w->base.dtype = DT_BF16;
-    w->order = s->affine ? cuda_order_affine(s->q, scale, s->k) : cuda_order_dense(s->k);
+    w->order = s->packed ? cuda_order_packed(s->q, scale, s->k) : cuda_order_dense(s->k);
     w->n_tiles = (s->rows + CUDA_TILE_ROWS - 1) / CUDA_TILE_ROWS;
     if (!checked_mul((size_t)w->order.n_pieces, (size_t)w->order.piece_bytes, &w->tile_bytes) ||
         !checked_mul((size_t)w->n_tiles, w->tile_bytes, &bytes) || bytes > SIZE_MAX / 2)
@@ -66,12 +91,14 @@ size_t cuda_weight_bytes(const struct kern *k, const struct ckpt_weight *const *
     struct kern_source s;
     struct cuda_weight w;
     (void)k;
-    /* Both encodings of bf16 scales have one size. */
+    /* All encodings of bf16 scales have one size, and both of e8m0. */
     enum cuda_scale guess = CUDA_SCALE_BF16;
     if (kern_source_init(&s, parts, n, NULL) != ERR_OK)
         return 0;
-    if (s.affine && s.q.scale == DT_F32)
+    if (s.packed && s.q.scale == DT_F32)
         guess = CUDA_SCALE_F32;
+    if (s.packed && qformat_is_block(s.q))
+        guess = s.globals ? CUDA_SCALE_GLOBAL : CUDA_SCALE_E8M0;
     return lay_out(&s, guess, &w) ? w.base.bytes : 0;
 }
 
@@ -89,14 +116,21 @@ struct load {
     struct err *err;
 };
 
-static void put_affine_row(const struct load *l, uint8_t *tile, int row, int64_t r, uint8_t *buf)
+static enum err_code put_packed_row(const struct load *l, uint8_t *tile, int row, int64_t r,
+                                    uint8_t *buf, struct err *e)
 {
     const struct kern_source *s = l->src;
     size_t code_bytes = align_up(qformat_row_bytes(s->q, s->k), 8);
-    size_t scale_bytes = (size_t)(s->k / s->q.group) * (s->q.scale == DT_F32 ? 4 : 2);
+    size_t scale_bytes = (size_t)(s->k / s->q.group) * (size_t)qformat_scale_size(s->q.scale);
     uint8_t *scales = buf + code_bytes, *biases = scales + align_up(scale_bytes, 8);
-    kern_source_affine_row(s, r, buf, scales, biases);
-    cuda_order_put(&l->w->order, tile, row, buf, scales, biases, s->q.scale);
+    struct cuda_order_row from = {buf, scales, biases, s->q.scale, 1.0f};
+    enum err_code rc = kern_source_packed_row(s, r, buf, scales, biases, e);
+    if (rc != ERR_OK)
+        return rc;
+    if (s->globals)
+        from.global = kern_source_global(s, r);
+    cuda_order_put(&l->w->order, tile, row, &from);
+    return ERR_OK;
 }
 
 static enum err_code put_dense_row(const struct load *l, uint8_t *tile, int row, int64_t r,
@@ -129,8 +163,8 @@ static void load_tile(void *ctx, int64_t i, int thread)
         int64_t r = (l->tile0 + i) * CUDA_TILE_ROWS + row;
         if (r >= l->src->rows || l->rc[thread] != ERR_OK)
             return;
-        if (l->src->affine)
-            put_affine_row(l, tile, row, r, buf);
+        if (l->src->packed)
+            l->rc[thread] = put_packed_row(l, tile, row, r, buf, &l->err[thread]);
         else
             l->rc[thread] = put_dense_row(l, tile, row, r, buf, &l->err[thread]);
     }

@@ -1,5 +1,6 @@
 /* fuzz_config.c: hostile config.json beside good tensors. */
 #include "tests/fuzz/ckpt_input.h"
+#include "tests/gpt_oss_make.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
@@ -31,6 +32,13 @@ size_t fuzz_seeds(struct strbuf *seeds, size_t max)
         ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":2,\"mscale\":1.0,"
         "\"mscale_all_dim\":0.5,\"beta_fast\":null,\"rope_theta\":1e6},"
         "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":16}",
+        "{\"model_type\":\"qwen3_moe\",\"hidden_size\":64,\"intermediate_size\":96,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"vocab_size\":16,\"num_experts\":4,"
+        "\"num_experts_per_tok\":2,\"mlp_only_layers\":[0],\"decoder_sparse_step\":1}",
+        OSS_CONFIG OSS_QUANT
+        ",\"swiglu_limit\":7.0,\"swiglu_alpha\":1.702,\"attention_bias\":true,"
+        "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"truncate\":false},"
+        "\"layer_types\":[\"sliding_attention\"],\"sliding_window\":128}",
     };
     size_t n = MIN2(max, ARRAY_LEN(texts));
     for (size_t i = 0; i < n; i++)

@@ -30,6 +30,7 @@ size_t fuzz_seeds(struct strbuf *seeds, size_t max)
         "why: a\nrules:\n- match: \"*.{v,down}_proj.weight\"\n  layers: 0..3, -2..-1, edges\n"
         "  bits: 6\n  why: because\n",
         "why: a\nrules: [{keep: true, role: router}, {bits: 2, group: 128}]\n",
+        "why: a\nrules:\n- format: nvfp4\n- role: expert\n  format: mxfp4\n",
     };
     size_t n = MIN2(max, ARRAY_LEN(texts));
     for (size_t i = 0; i < n; i++)

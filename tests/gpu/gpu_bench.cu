@@ -39,8 +39,9 @@ static void fill(void *p, size_t bytes, uint32_t mask)
     }
 }
 
-/* A matrix of random codes with small scales, as a checkpoint holds it; stacked n times. */
-static struct ckpt_weight make_weight(int64_t rows, int64_t k, int bits)
+/* A matrix of random codes with small scales, as a checkpoint holds it; stacked n times. mode: a
+ * block float; NULL: affine, or dense. */
+static struct ckpt_weight make_weight(int64_t rows, int64_t k, int bits, const char *mode)
 {
     struct ckpt_weight w = {};
     w.name = w.stored = "bench";
@@ -56,11 +57,20 @@ static struct ckpt_weight make_weight(int64_t rows, int64_t k, int bits)
         return w;
     }
     struct qformat q = {bits, 64, DT_BF16};
-    size_t codes = qformat_row_bytes(q, k) * (size_t)rows, n = (size_t)(rows * (k / 64));
-    w.enc = CKPT_AFFINE;
+    bool block = mode != NULL;
+    if (block)
+        q = mode[0] == 'n' ? QFORMAT_NVFP4 : bits == 8 ? QFORMAT_MXFP8 : QFORMAT_MXFP4;
+    size_t codes = qformat_row_bytes(q, k) * (size_t)rows, n = (size_t)(rows * (k / q.group));
+    w.enc = block ? CKPT_MX : CKPT_AFFINE;
     w.q = q;
     w.data = (uint8_t *)malloc(codes);
-    fill((void *)w.data, codes, 0xffffffffu);
+    fill((void *)w.data, codes, block ? 0xefefefefu : 0xffffffffu); /* no e4m3 is a NaN */
+    if (block) {
+        uint8_t *bytes = (uint8_t *)malloc(n);
+        memset(bytes, q.scale == DT_F8_E8M0 ? 120 : 0x20, n);
+        w.scales = bytes;
+        return w;
+    }
     uint16_t *s = (uint16_t *)malloc(n * 2), *b = (uint16_t *)malloc(n * 2);
     for (size_t i = 0; i < n; i++) {
         s[i] = bf16_from_f32(0.3f / (float)(1 << bits));
@@ -74,6 +84,7 @@ static struct ckpt_weight make_weight(int64_t rows, int64_t k, int bits)
 struct shape {
     int64_t rows, k;
     int bits;
+    const char *mode;
 };
 
 static double time_graph(struct kern *k, cudaGraphExec_t graph, int launches)
@@ -110,7 +121,7 @@ static void bench_shape(struct kern *k, const struct shape *s, const int *rows, 
 {
     struct cuda_kern *c = cuda_of(k);
     struct err e = {};
-    struct ckpt_weight source = make_weight(s->rows, s->k, s->bits);
+    struct ckpt_weight source = make_weight(s->rows, s->k, s->bits, s->mode);
     const struct ckpt_weight *part = &source;
     struct kern_weight *first;
     need_ok(kern_weight_load(k, &part, 1, &first, &e), &e);
@@ -160,9 +171,9 @@ static void bench_shape(struct kern *k, const struct shape *s, const int *rows, 
         need(cudaStreamEndCapture(c->stream, &graph) == cudaSuccess, "capture");
         need(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "graph");
         double us = time_graph(k, exec, n);
-        printf("%6lld x %5lld %2d bits %4d rows path %d: %8.2f us %7.1f GB/s %7.1f TFLOP/s\n",
-               (long long)s->rows, (long long)s->k, s->bits, rows[i], path, us,
-               (double)bytes / us * 1e-3,
+        printf("%6lld x %5lld %2d bits %s %4d rows path %d: %8.2f us %7.1f GB/s %7.1f TFLOP/s\n",
+               (long long)s->rows, (long long)s->k, s->bits, s->mode ? s->mode : "-", rows[i], path,
+               us, (double)bytes / us * 1e-3,
                2.0 * (double)s->rows * (double)s->k * rows[i] / us * 1e-6);
         fflush(stdout);
         cudaGraphExecDestroy(exec);
@@ -290,7 +301,7 @@ static void chain_open(struct chain *c, struct kern *k, int keys, const char *om
     c->k = k;
     c->omit = omit;
     for (int i = 0; i < CHAIN; i++) {
-        struct ckpt_weight source = make_weight(shapes[i].rows, shapes[i].k, shapes[i].bits);
+        struct ckpt_weight source = make_weight(shapes[i].rows, shapes[i].k, shapes[i].bits, NULL);
         const struct ckpt_weight *part = &source;
         struct kern_weight *first;
         need_ok(kern_weight_load(k, &part, 1, &first, &e), &e);
@@ -447,9 +458,11 @@ static void bench_read(struct kern *k)
 
 int main(int argc, char **argv)
 {
-    static const struct shape shapes[] = {{6144, 4096, 4},  {4096, 4096, 4},   {28672, 4096, 4},
-                                          {4096, 14336, 4}, {128256, 4096, 4}, {28672, 4096, 8},
-                                          {4096, 4096, 16}};
+    static const struct shape shapes[] = {{6144, 4096, 4},           {4096, 4096, 4},
+                                          {28672, 4096, 4},          {4096, 14336, 4},
+                                          {128256, 4096, 4},         {28672, 4096, 8},
+                                          {4096, 4096, 16},          {28672, 4096, 4, "mxfp4"},
+                                          {28672, 4096, 8, "mxfp8"}, {28672, 4096, 4, "nvfp4"}};
     static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
     struct kern_options o = {};
     struct kern *k;

@@ -240,7 +240,7 @@ calls_outside getenv 'main\.c' 'getenv|secure_getenv|setenv|putenv' \
 calls_outside clock 'common\/log\.c|[^:]*bench[^:]*' \
     'time|clock|clock_gettime|gettimeofday|localtime|localtime_r|gmtime|gmtime_r|ctime|strftime' \
     'no clock outside of common\/log.c and bench'
-calls_outside silence 'main\.c|common\/log\.c|([^:]*\/)?cmd_[^:\/]*\.c' \
+calls_outside silence 'main\.c|common\/log\.c|jobs\/child\.c|([^:]*\/)?cmd_[^:\/]*\.c' \
     'printf|vprintf|puts|putchar|perror|exit|_exit|abort' \
     'library code neither prints nor ends the program'
 rule_paths

@@ -1,0 +1,292 @@
+/* decoder_run.c: the forward pass of the parts of a decoder. */
+#include "infer/decoder.h"
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+static float *f32_at(const struct decoder_pass *f, size_t offset)
+{
+    return (float *)(void *)(f->s->scratch + offset);
+}
+
+static struct rms_norm_args norm_args(const struct decoder_pass *f, int64_t n_rows, int64_t d,
+                                      float *h, const float *w)
+{
+    struct rms_norm_args a = {.n_rows = n_rows, .inner = 1, .stride = d, .out_stride = d, .d = d};
+    a.h = h;
+    a.w = w;
+    a.eps = (float)f->hp->rms_eps;
+    a.plus_one = f->hp->norm_plus_one;
+    return a;
+}
+
+enum err_code decoder_norm(struct decoder_pass *f, const float *w, struct err *e)
+{
+    struct rms_norm_args a = norm_args(f, f->n, f->d, f->h, w);
+    a.add = f->pending ? f->delta : NULL;
+    a.out = f->x;
+    f->pending = false;
+    return kern_rms_norm(f->s->k, &a, e);
+}
+
+enum err_code decoder_leave_delta(struct decoder_pass *f, const float *post_norm, struct err *e)
+{
+    f->pending = true;
+    if (!post_norm)
+        return ERR_OK;
+    struct rms_norm_args a = norm_args(f, f->n, f->d, f->delta, post_norm);
+    a.out_f32 = true;
+    a.out = f->delta;
+    return kern_rms_norm(f->s->k, &a, e);
+}
+
+enum err_code decoder_linear(const struct decoder_pass *f, const void *x, int64_t k,
+                             const struct decoder_linear *l, float *out, struct err *e)
+{
+    struct linear_args a = {.n_tok = (int)f->n, .x = x, .x_stride = k, .n_parts = 1};
+    a.part[0] = (struct linear_part){l->w, l->bias, out, kern_weight_rows(l->w)};
+    return kern_linear(f->s->k, &a, e);
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+/* Rows of q, k and v lie behind each other in one row of qkv. */
+struct heads {
+    int head_dim, n_kv;
+    int64_t q, kv, stride; /* elements: of all query heads, of all KV heads, of a row of qkv */
+    float *qkv;
+    void *q_rot, *att;
+};
+
+static struct heads heads_of(const struct decoder_pass *f, int layer)
+{
+    const bool slides = f->hp->sliding[layer];
+    struct heads t = {.head_dim = hparams_head_dim(f->hp, slides)};
+    t.n_kv = hparams_n_kv(f->hp, slides);
+    t.q = (int64_t)f->hp->n_head * t.head_dim;
+    t.kv = (int64_t)t.n_kv * t.head_dim;
+    t.stride = t.q + 2 * t.kv;
+    t.qkv = f32_at(f, f->p->qkv);
+    t.q_rot = f->s->scratch + f->p->q_rot;
+    t.att = f->s->scratch + f->p->att;
+    return t;
+}
+
+static enum err_code project_qkv(const struct decoder_pass *f, const struct heads *t,
+                                 const struct decoder_attention *l, struct err *e)
+{
+    struct linear_args a = {.n_tok = (int)f->n, .x = f->x, .x_stride = f->d};
+    a.n_parts = l->v.w ? 3 : 2;
+    a.part[0] = (struct linear_part){l->q.w, l->q.bias, t->qkv, t->stride};
+    a.part[1] = (struct linear_part){l->k.w, l->k.bias, t->qkv + t->q, t->stride};
+    a.part[2] = (struct linear_part){l->v.w, l->v.bias, t->qkv + t->q + t->kv, t->stride};
+    return kern_linear(f->s->k, &a, e);
+}
+
+/* Norms heads of every row, from x to out; they feed no linear layer, so they stay f32. */
+static enum err_code norm_heads(const struct decoder_pass *f, const struct heads *t, float *x,
+                                float *out, int n_head, const float *w, bool plus_one,
+                                struct err *e)
+{
+    struct rms_norm_args a = norm_args(f, f->n * n_head, t->head_dim, x, w);
+    a.inner = n_head;
+    a.stride = a.out_stride = t->stride;
+    a.plus_one = plus_one;
+    a.out_f32 = true;
+    a.out = out;
+    return kern_rms_norm(f->s->k, &a, e);
+}
+
+/* v first: without a projection of its own it is made of k before k's norm. */
+static enum err_code norm_qkv(const struct decoder_pass *f, const struct heads *t,
+                              const struct decoder_attention *l, struct err *e)
+{
+    float *q = t->qkv, *k = q + t->q, *v = k + t->kv;
+    const bool plus_one = f->hp->norm_plus_one;
+    enum err_code rc = ERR_OK;
+    if (l->v_norm)
+        rc = norm_heads(f, t, l->v.w ? v : k, v, t->n_kv, l->v_norm, true, e);
+    if (rc == ERR_OK && l->q_norm)
+        rc = norm_heads(f, t, q, q, f->hp->n_head, l->q_norm, plus_one, e);
+    if (rc == ERR_OK && l->k_norm)
+        rc = norm_heads(f, t, k, k, t->n_kv, l->k_norm, plus_one, e);
+    return rc;
+}
+
+static enum err_code rotate(const struct decoder_pass *f, const struct heads *t, int layer,
+                            struct err *e)
+{
+    struct rope_kv_args a = {.rows = &f->s->rows, .n_head = f->hp->n_head, .n_kv = t->n_kv};
+    const struct model_rope *rope = &f->s->rope[f->hp->sliding[layer]];
+    a.head_dim = t->head_dim;
+    a.rot_dim = rope->dims;
+    a.q = t->qkv;
+    a.k = t->qkv + t->q;
+    a.v = t->qkv + t->q + t->kv;
+    a.stride = t->stride;
+    a.cos_sin = rope->cos_sin;
+    a.q_out = t->q_rot;
+    a.kv = f->s->kv[layer];
+    return kern_rope_kv(f->s->k, &a, e);
+}
+
+static enum err_code look_back(const struct decoder_pass *f, const struct heads *t, int layer,
+                               struct err *e)
+{
+    struct attention_args a = {.rows = &f->s->rows, .n_head = f->hp->n_head, .n_kv = t->n_kv};
+    a.head_dim = t->head_dim;
+    a.q = t->q_rot;
+    a.kv = f->s->kv[layer];
+    a.scale = f->hp->attn_scale;
+    a.window = f->hp->sliding[layer] ? f->hp->window : 0;
+    a.softcap = f->hp->attn_softcap;
+    a.sinks = f->p->layers[layer].attn.sinks;
+    a.out = t->att;
+    return kern_attention(f->s->k, &a, e);
+}
+
+enum err_code decoder_attend(struct decoder_pass *f, int i, struct err *e)
+{
+    const struct decoder_attention *l = &f->p->layers[i].attn;
+    const struct model_step *s = f->s;
+    const struct heads t = heads_of(f, i);
+    const int64_t n = f->n;
+    enum err_code rc = decoder_norm(f, l->norm, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, i, "residual", n, f->h, f->d, f->d, sizeof(float), e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, i, "attn_norm", n, f->x, f->d, f->d, f->act_bytes, e);
+    if (rc == ERR_OK)
+        rc = project_qkv(f, &t, l, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, i, "qkv", n, t.qkv, l->v.w ? t.stride : t.q + t.kv, t.stride,
+                       sizeof(float), e);
+    if (rc == ERR_OK)
+        rc = norm_qkv(f, &t, l, e);
+    if (rc == ERR_OK && l->q_norm)
+        rc = model_tap(s, i, "qk_norm", n, t.qkv, t.stride, t.stride, sizeof(float), e);
+    if (rc == ERR_OK)
+        rc = rotate(f, &t, i, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, i, "rope", n, t.q_rot, t.q, t.q, f->act_bytes, e);
+    if (rc == ERR_OK)
+        rc = look_back(f, &t, i, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, i, "attention", n, t.att, t.q, t.q, f->act_bytes, e);
+    if (rc == ERR_OK)
+        rc = decoder_linear(f, t.att, t.q, &l->o, f->delta, e);
+    if (rc == ERR_OK)
+        rc = decoder_leave_delta(f, l->post_norm, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, i, "o", n, f->delta, f->d, f->d, sizeof(float), e);
+    return rc;
+}
+
+/* ---- MLP ------------------------------------------------------------------------------------- */
+
+enum err_code decoder_run_mlp(struct decoder_pass *f, int i, struct err *e)
+{
+    const struct decoder_mlp *l = &f->p->layers[i].mlp;
+    const struct model_step *s = f->s;
+    const int64_t n = f->n, ff = f->hp->d_ff;
+    float *gate_up = f32_at(f, f->p->gate_up);
+    void *act = s->scratch + f->p->act;
+    enum err_code rc = decoder_norm(f, l->norm, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, i, "ffn_norm", n, f->x, f->d, f->d, f->act_bytes, e);
+    struct linear_args a = {.n_tok = (int)n, .x = f->x, .x_stride = f->d, .n_parts = 2};
+    a.part[0] = (struct linear_part){l->gate.w, l->gate.bias, gate_up, 2 * ff};
+    a.part[1] = (struct linear_part){l->up.w, l->up.bias, gate_up + ff, 2 * ff};
+    if (rc == ERR_OK)
+        rc = kern_linear(s->k, &a, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, i, "gate_up", n, gate_up, 2 * ff, 2 * ff, sizeof(float), e);
+    struct act_mul_args m = {.n_rows = n, .d = ff, .stride = 2 * ff, .act = f->hp->act};
+    m.gate = gate_up;
+    m.up = gate_up + ff;
+    m.out = act;
+    if (rc == ERR_OK)
+        rc = kern_act_mul(s->k, &m, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, i, "act", n, act, ff, ff, f->act_bytes, e);
+    if (rc == ERR_OK)
+        rc = decoder_linear(f, act, ff, &l->down, f->delta, e);
+    if (rc == ERR_OK)
+        rc = decoder_leave_delta(f, l->post_norm, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, i, "down", n, f->delta, f->d, f->d, sizeof(float), e);
+    return rc;
+}
+
+enum err_code decoder_end_layer(struct decoder_pass *f, int i, struct err *e)
+{
+    const float scalar = f->p->layers[i].scalar;
+    if (scalar == 0)
+        return ERR_OK;
+    struct add_args a = {.n = f->n * f->d, .h = f->h, .x = f->delta, .scale = scalar};
+    f->pending = false;
+    return kern_add(f->s->k, &a, e);
+}
+
+/* ---- from embedding to logits ---------------------------------------------------------------- */
+
+enum err_code decoder_begin(struct decoder_pass *f, const struct model *m,
+                            const struct model_step *s, struct err *e)
+{
+    const struct hparams *hp = model_hparams(m);
+    *f = (struct decoder_pass){.hp = hp, .p = model_priv(m), .s = s, .d = hp->d_model};
+    f->n = s->rows.n_tok;
+    f->act_bytes = kern_act_bytes(s->k);
+    f->h = f32_at(f, f->p->h);
+    f->delta = f32_at(f, f->p->delta);
+    f->x = s->scratch + f->p->x;
+    struct embed_args a = {.rows = &s->rows, .w = f->p->embed, .scale = hp->embed_scale};
+    a.out = f->h;
+    enum err_code rc = kern_embed(s->k, &a, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, -1, "embed", f->n, f->h, f->d, f->d, sizeof(float), e);
+    return rc;
+}
+
+enum err_code decoder_finish(struct decoder_pass *f, struct err *e)
+{
+    const struct model_step *s = f->s;
+    if (s->n_out == 0)
+        return ERR_OK;
+    float *h = f32_at(f, f->p->out_h), *delta = f32_at(f, f->p->out_delta);
+    void *x = s->scratch + f->p->out_x;
+    struct gather_args g = {.n = s->n_out, .d = f->d, .row = s->out_row, .in = f->h, .out = h};
+    enum err_code rc = kern_gather(s->k, &g, e);
+    g.in = f->delta;
+    g.out = delta;
+    if (rc == ERR_OK && f->pending)
+        rc = kern_gather(s->k, &g, e);
+    struct rms_norm_args norm = norm_args(f, s->n_out, f->d, h, f->p->norm);
+    norm.add = f->pending ? delta : NULL;
+    norm.out = x;
+    if (rc == ERR_OK)
+        rc = kern_rms_norm(s->k, &norm, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, -1, "final_norm", s->n_out, x, f->d, f->d, f->act_bytes, e);
+    struct linear_args a = {.n_tok = s->n_out, .x = x, .x_stride = f->d, .n_parts = 1};
+    const struct kern_weight *head = f->p->head ? f->p->head : f->p->embed;
+    a.part[0] = (struct linear_part){head, NULL, s->logits, f->hp->n_vocab};
+    if (rc == ERR_OK)
+        rc = kern_linear(s->k, &a, e);
+    return rc;
+}
+
+enum err_code decoder_forward(const struct model *m, const struct model_step *s, struct err *e)
+{
+    struct decoder_pass f;
+    enum err_code rc = decoder_begin(&f, m, s, e);
+    for (int i = 0; rc == ERR_OK && i < f.hp->n_layer; i++) {
+        rc = decoder_attend(&f, i, e);
+        if (rc == ERR_OK)
+            rc = decoder_run_mlp(&f, i, e);
+        if (rc == ERR_OK)
+            rc = decoder_end_layer(&f, i, e);
+        if (rc != ERR_OK)
+            rc = err_wrap(e, rc, "layer %d", i);
+    }
+    return rc == ERR_OK ? decoder_finish(&f, e) : rc;
+}

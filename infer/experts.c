@@ -1,0 +1,167 @@
+/* experts.c: binding, room and forward pass of the sparse part. */
+#include "infer/experts.h"
+
+void experts_bind(struct model_binder *b, const struct hparams *hp, struct experts *x, int layer,
+                  const char *block, const char *router)
+{
+    const int64_t d = hp->d_model, ff = hp->d_ff_expert;
+    const struct {
+        struct kern_weight **w;
+        float **bias;
+        int64_t rows, k;
+        const char *name;
+    } stacks[] = {{&x->gate, &x->gate_bias, ff, d, "gate"},
+                  {&x->up, &x->up_bias, ff, d, "up"},
+                  {&x->down, &x->down_bias, d, ff, "down"}};
+    model_want_vector(b, &x->norm, d, "model.layers.%d.post_attention_layernorm.weight", layer);
+    model_want_matrix(b, &x->router, hp->n_expert, d, "model.layers.%d.%s.%s.weight", layer, block,
+                      router);
+    if (hp->router_bias)
+        model_want_vector(b, &x->router_bias, hp->n_expert, "model.layers.%d.%s.%s.bias", layer,
+                          block, router);
+    for (size_t i = 0; i < ARRAY_LEN(stacks); i++) {
+        model_want_experts(b, stacks[i].w, hp->n_expert, stacks[i].rows, stacks[i].k,
+                           "model.layers.%d.%s.experts.%s_proj.weight", layer, block,
+                           stacks[i].name);
+        if (hp->expert_bias)
+            model_want_vectors(b, stacks[i].bias, hp->n_expert, stacks[i].rows,
+                               "model.layers.%d.%s.experts.%s_proj.bias", layer, block,
+                               stacks[i].name);
+    }
+}
+
+void experts_plan(const struct hparams *hp, const struct model_dims *dims, struct experts_room *r,
+                  size_t *used)
+{
+    const size_t n = (size_t)dims->n_tok, n_expert = (size_t)hp->n_expert;
+    const size_t pairs = n * (size_t)hp->n_expert_used, ff = (size_t)hp->d_ff_expert;
+    r->logits = model_take(used, n * n_expert * sizeof(float));
+    r->expert = model_take(used, pairs * sizeof(int32_t));
+    r->weight = model_take(used, pairs * sizeof(float));
+    r->order = model_take(used, pairs * sizeof(int32_t));
+    r->first = model_take(used, (n_expert + 1) * sizeof(int32_t));
+    r->gate_up = model_take(used, pairs * 2 * ff * sizeof(float));
+    r->act = model_take(used, pairs * ff * dims->act_bytes);
+    r->y = model_take(used, pairs * (size_t)hp->d_model * sizeof(float));
+}
+
+void experts_limits(const struct hparams *hp, struct kern_limits *l)
+{
+    l->k_max = MAX2(l->k_max, hp->d_ff_expert);
+    l->rows_max = MAX2(l->rows_max, MAX2(hp->d_ff_expert, (int64_t)hp->n_expert));
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* The buffers as pointers. */
+struct buffers {
+    float *logits, *weight, *gate_up, *y;
+    int32_t *expert, *order, *first;
+    void *act;
+    int n_pairs;
+};
+
+static struct buffers buffers_of(const struct decoder_pass *f, const struct experts_room *r)
+{
+    uint8_t *s = f->s->scratch;
+    struct buffers t = {.logits = (float *)(void *)(s + r->logits)};
+    t.expert = (int32_t *)(void *)(s + r->expert);
+    t.weight = (float *)(void *)(s + r->weight);
+    t.order = (int32_t *)(void *)(s + r->order);
+    t.first = (int32_t *)(void *)(s + r->first);
+    t.gate_up = (float *)(void *)(s + r->gate_up);
+    t.act = s + r->act;
+    t.y = (float *)(void *)(s + r->y);
+    t.n_pairs = (int)f->n * f->hp->n_expert_used;
+    return t;
+}
+
+static enum err_code choose(const struct decoder_pass *f, const struct experts *x,
+                            const struct buffers *t, struct err *e)
+{
+    const struct decoder_linear router = {x->router, x->router_bias};
+    struct route_args a = {.n_tok = (int)f->n, .n_expert = f->hp->n_expert};
+    a.n_used = f->hp->n_expert_used;
+    a.logits = t->logits;
+    a.softmax_first = f->hp->softmax_all;
+    a.norm = f->hp->norm_topk;
+    a.expert = t->expert;
+    a.weight = t->weight;
+    a.order = t->order;
+    a.first = t->first;
+    enum err_code rc = decoder_linear(f, f->x, f->d, &router, t->logits, e);
+    return rc == ERR_OK ? kern_route(f->s->k, &a, e) : rc;
+}
+
+/* Products of all pairs with their experts' rows of w. */
+static enum err_code multiply(const struct decoder_pass *f, const struct buffers *t, const void *in,
+                              int x_div, struct decoder_linear l, float *out, int64_t out_stride,
+                              struct err *e)
+{
+    struct expert_linear_args a = {.n_pairs = t->n_pairs, .n_expert = f->hp->n_expert};
+    a.x_div = x_div;
+    a.order = t->order;
+    a.first = t->first;
+    a.x = in;
+    a.w = l.w;
+    a.bias = l.bias;
+    a.out = out;
+    a.rows = kern_weight_rows(l.w) / f->hp->n_expert;
+    a.out_stride = out_stride;
+    return kern_expert_linear(f->s->k, &a, e);
+}
+
+/* gate and up side by side in a pair's row, then their product in act. */
+static enum err_code run_gated(const struct decoder_pass *f, const struct experts *x,
+                               const struct buffers *t, struct err *e)
+{
+    const int64_t ff = f->hp->d_ff_expert;
+    const int used = f->hp->n_expert_used;
+    const struct decoder_linear gate = {x->gate, x->gate_bias}, up = {x->up, x->up_bias};
+    enum err_code rc = multiply(f, t, f->x, used, gate, t->gate_up, 2 * ff, e);
+    if (rc == ERR_OK)
+        rc = multiply(f, t, f->x, used, up, t->gate_up + ff, 2 * ff, e);
+    struct act_mul_args m = {.n_rows = t->n_pairs, .d = ff, .stride = 2 * ff, .act = f->hp->act};
+    m.gate = t->gate_up;
+    m.up = t->gate_up + ff;
+    m.out = t->act;
+    m.limit = f->hp->act_limit;
+    m.alpha = f->hp->act_alpha;
+    return rc == ERR_OK ? kern_act_mul(f->s->k, &m, e) : rc;
+}
+
+enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
+                          const struct experts_room *r, int layer, struct err *e)
+{
+    const struct model_step *s = f->s;
+    const struct buffers t = buffers_of(f, r);
+    const int used = f->hp->n_expert_used;
+    const int64_t ff = f->hp->d_ff_expert, n_expert = f->hp->n_expert;
+    const struct decoder_linear down = {x->down, x->down_bias};
+    enum err_code rc = decoder_norm(f, x->norm, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, layer, "ffn_norm", f->n, f->x, f->d, f->d, f->act_bytes, e);
+    if (rc == ERR_OK)
+        rc = choose(f, x, &t, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, layer, "router", f->n, t.logits, n_expert, n_expert, sizeof(float), e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, layer, "route", f->n, t.weight, used, used, sizeof(float), e);
+    if (rc == ERR_OK)
+        rc = run_gated(f, x, &t, e);
+    /* The rows of a token's pairs follow each other: hashed as one. */
+    if (rc == ERR_OK)
+        rc = model_tap(s, layer, "act", f->n, t.act, used * ff, used * ff, f->act_bytes, e);
+    if (rc == ERR_OK)
+        rc = multiply(f, &t, t.act, 1, down, t.y, f->d, e);
+    struct combine_args c = {.n_tok = (int)f->n, .n_used = used, .d = f->d, .y = t.y};
+    c.weight = t.weight;
+    c.out = f->delta;
+    if (rc == ERR_OK)
+        rc = kern_combine(s->k, &c, e);
+    if (rc == ERR_OK)
+        rc = decoder_leave_delta(f, NULL, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, layer, "down", f->n, f->delta, f->d, f->d, sizeof(float), e);
+    return rc;
+}

@@ -1,0 +1,38 @@
+/* experts.h: the sparse part of a decoder layer: a router, and the MLPs of the experts that it
+ * chose.
+ *
+ *     h += sum over the chosen of weight * down(f(gate) * up)  of norm(h)
+ *
+ * Takes the place of the dense MLP of infer/decoder.h. How logits become weights is a fact of the
+ * hyperparameters (softmax_all, norm_topk). Each (token, slot) has rows of its own in every buffer,
+ * so a token's result depends on that token alone, whoever shares its experts.
+ */
+#ifndef ASSAY_INFER_EXPERTS_H
+#define ASSAY_INFER_EXPERTS_H
+
+#include "infer/decoder.h"
+
+/* One layer's. gate, up and down stack the matrices of all experts. */
+struct experts {
+    float *norm;
+    struct kern_weight *router, *gate, *up, *down;
+    /* [n_expert]; [n_expert, rows]; NULL where the family has none. */
+    float *router_bias, *gate_bias, *up_bias, *down_bias;
+};
+
+/* Offsets in the scratch block, from where the dense MLP's would begin. */
+struct experts_room {
+    size_t logits, expert, weight, order, first, gate_up, act, y;
+};
+
+/* "model.layers.<layer>.<block>.<router>.weight" and "....experts.{gate,up,down}_proj.weight", and
+ * their biases where the hyperparameters say so. */
+void experts_bind(struct model_binder *b, const struct hparams *hp, struct experts *x, int layer,
+                  const char *block, const char *router);
+void experts_plan(const struct hparams *hp, const struct model_dims *d, struct experts_room *r,
+                  size_t *used);
+void experts_limits(const struct hparams *hp, struct kern_limits *l);
+MUST_USE enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
+                                   const struct experts_room *r, int layer, struct err *e);
+
+#endif

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# bench on shapes: synthetic checkpoints are valid and the same every time; the engine's figures
+# have their null arm; wrong names and numbers are refused.
+. "$(dirname "$0")/../cli_lib.sh"
+
+few="--no-kernels --device cpu --rows 1,3 --prefill 70 --context 66 --rounds 5 --seconds 0.001"
+for shape in tiny-llama tiny-mixtral tiny-qwen3-moe; do
+    check "make $shape" assay bench --make-checkpoint $shape $shape
+    check "make it again, on one thread" assay bench --make-checkpoint $shape $shape.2 --threads 1
+    check "the same bytes" diff -r $shape $shape.2
+    check "inspect it" assay inspect $shape --json
+    check "requantize it" assay quantize $shape -o $shape.8 --recipe "$root/recipes/affine8-g64.yaml"
+    for arith in f32 mma90; do
+        # shellcheck disable=SC2086
+        check "the engine on it in $arith" assay bench -m $shape $few --arith $arith --json
+        is_json "in JSON"
+    done
+done
+cat >look.py <<'P'
+import json, sys
+engine = json.load(open(sys.argv[1]))["engine"]
+figures = engine["figures"]
+assert engine["synthetic"] and engine["model"] == "tiny-mixtral"
+assert [(f["what"], f.get("rows"), f.get("context", f.get("tokens"))) for f in figures] == \
+    [("decode", 1, 66), ("decode", 3, 66), ("prefill", None, 70)]
+for f in figures:
+    assert f["rounds"] == 5 and f["low_seconds"] <= f["seconds"] <= f["high_seconds"]
+    assert abs(f["null_ratio"] - f["null_seconds"] / f["seconds"]) < 1e-9
+P
+# shellcheck disable=SC2086
+check "a shape without a checkpoint" assay bench --shape tiny-mixtral $few --json
+mv .stdout figures.json
+check "its figures" python3 look.py figures.json
+ends "an unknown shape" 2 assay bench --shape gpt-7
+says "an unknown shape" "gpt-7" "mixtral-8x7b"
+ends "a folder that is there" 2 assay bench --make-checkpoint tiny-llama look.py
+ends "no folder" 2 assay bench --make-checkpoint tiny-llama
+ends "two models" 2 assay bench --shape tiny-llama -m tiny-llama
+ends "a list with a word" 2 assay bench --shape tiny-llama --device cpu --no-kernels --rows 1,two
+says "a list with a word" "--rows '1,two'"
+ends "more context than the model has" 2 assay bench --shape tiny-llama --device cpu --no-kernels \
+    --context 20000
+says "more context than the model has" "16384"
+finish
