@@ -24,7 +24,7 @@ static void add_span(struct kern_span *list, int *n, const void *at, int64_t byt
 {
     if (!at || bytes <= 0)
         return;
-    struct kern_span s = {at, (size_t)bytes};
+    struct kern_span s = {.at = at, .bytes = (size_t)bytes};
     for (int i = 0; i < *n;) {
         struct kern_span o = list[i];
         if ((uintptr_t)s.at >= end_of(o) || (uintptr_t)o.at >= end_of(s)) {
@@ -149,6 +149,8 @@ static void span_expert_linear(const struct kern *k, const struct expert_linear_
     reads(x, a->order, a->n_pairs * I32);
     reads(x, a->first, (a->n_expert + 1) * I32);
     writes(x, a->out, extent(a->n_pairs, a->out_stride, a->rows, sizeof(float)));
+    x->write[0].row = (size_t)(a->rows * F32);
+    x->write[0].stride = (size_t)(a->out_stride * F32);
 }
 
 static void span_combine(const struct kern *k, const struct combine_args *a, struct kern_access *x)
