@@ -105,18 +105,19 @@ static void read_span(struct dry_run *d, const struct kern_span *s, int op)
     d->is_bad = true;
 }
 
-/* Rows that were just written between the rows of a value that nobody has read: a part of it. */
+/* Rows written between the rows of a value: a part of it. */
 static bool joins(struct value *v, const struct kern_span *s, enum block b, size_t from, int op)
 {
-    if (!overlap(v, b, from, from + s->bytes) || v->read >= 0 || !s->stride ||
-        s->stride != v->stride || from < v->from)
+    if (!overlap(v, b, from, from + s->bytes) || !s->stride || s->stride != v->stride ||
+        from < v->from)
         return false;
     size_t at = (from - v->from) % s->stride;
     if (at < v->row || at + s->row > s->stride)
         return false;
     v->row = at + s->row;
     v->to = MAX2(v->to, from + s->bytes);
-    v->write = op;
+    if (v->read < 0)
+        v->write = op;
     return true;
 }
 
@@ -127,11 +128,11 @@ static void write_span(struct dry_run *d, const struct kern_access *a, const str
     size_t from = offset_of(s->at), to = from + s->bytes;
     if (b == KV || b == HASHES)
         return;
-    if (among(a->read, a->n_read, s))
-        return; /* changed in place: the value lives on */
     for (size_t i = 0; i < d->n_values; i++)
         if (joins(&d->values[i], s, b, from, op))
             return;
+    if (among(a->read, a->n_read, s))
+        return; /* changed in place: the value lives on */
     for (size_t i = 0; i < d->n_values; i++)
         if (overlap(&d->values[i], b, from, to))
             d->values[i].live = false;
