@@ -22,7 +22,8 @@ struct op {
 struct value {
     enum block block;
     size_t from, to;
-    int write, read; /* operations by number; read -1: nobody yet */
+    size_t row, stride; /* as of its span */
+    int write, read;    /* operations by number; read -1: nobody yet */
     bool live;
 };
 
@@ -104,6 +105,22 @@ static void read_span(struct dry_run *d, const struct kern_span *s, int op)
     d->is_bad = true;
 }
 
+/* Rows written between the rows of a value: a part of it. */
+static bool joins(struct value *v, const struct kern_span *s, enum block b, size_t from, int op)
+{
+    if (!overlap(v, b, from, from + s->bytes) || !s->stride || s->stride != v->stride ||
+        from < v->from)
+        return false;
+    size_t at = (from - v->from) % s->stride;
+    if (at < v->row || at + s->row > s->stride)
+        return false;
+    v->row = at + s->row;
+    v->to = MAX2(v->to, from + s->bytes);
+    if (v->read < 0)
+        v->write = op;
+    return true;
+}
+
 static void write_span(struct dry_run *d, const struct kern_access *a, const struct kern_span *s,
                        int op)
 {
@@ -111,6 +128,9 @@ static void write_span(struct dry_run *d, const struct kern_access *a, const str
     size_t from = offset_of(s->at), to = from + s->bytes;
     if (b == KV || b == HASHES)
         return;
+    for (size_t i = 0; i < d->n_values; i++)
+        if (joins(&d->values[i], s, b, from, op))
+            return;
     if (among(a->read, a->n_read, s))
         return; /* changed in place: the value lives on */
     for (size_t i = 0; i < d->n_values; i++)
@@ -118,7 +138,7 @@ static void write_span(struct dry_run *d, const struct kern_access *a, const str
             d->values[i].live = false;
     d->values = grow(d->values, d->n_values, &d->cap_values, sizeof *d->values, &d->failed);
     if (d->n_values < d->cap_values)
-        d->values[d->n_values++] = (struct value){b, from, to, op, -1, true};
+        d->values[d->n_values++] = (struct value){b, from, to, s->row, s->stride, op, -1, true};
 }
 
 static void on_access(void *ctx, const struct kern_access *a)

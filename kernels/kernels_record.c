@@ -24,7 +24,7 @@ static void add_span(struct kern_span *list, int *n, const void *at, int64_t byt
 {
     if (!at || bytes <= 0)
         return;
-    struct kern_span s = {at, (size_t)bytes};
+    struct kern_span s = {.at = at, .bytes = (size_t)bytes};
     for (int i = 0; i < *n;) {
         struct kern_span o = list[i];
         if ((uintptr_t)s.at >= end_of(o) || (uintptr_t)o.at >= end_of(s)) {
@@ -68,6 +68,15 @@ static int64_t word_of(const struct kern *k)
 #define F32 ((int64_t)sizeof(float))
 #define I32 ((int64_t)sizeof(int32_t))
 
+/* The only span written is n rows, `stride` bytes apart. */
+static void set_rows(struct kern_access *x, int64_t n, int64_t stride)
+{
+    if (x->n_write != 1 || n < 1)
+        return;
+    x->write[0].stride = (size_t)stride;
+    x->write[0].row = x->write[0].bytes - (size_t)((n - 1) * stride);
+}
+
 static void span_embed(const struct kern *k, const struct embed_args *a, struct kern_access *x)
 {
     (void)k;
@@ -81,6 +90,7 @@ static void span_linear(const struct kern *k, const struct linear_args *a, struc
     for (int i = 0; i < a->n_parts; i++)
         writes(x, a->part[i].out,
                extent(a->n_tok, a->part[i].out_stride, a->part[i].w->rows, sizeof(float)));
+    set_rows(x, a->n_tok, a->part[0].out_stride * F32);
 }
 
 static void span_rms_norm(const struct kern *k, const struct rms_norm_args *a,
@@ -94,6 +104,8 @@ static void span_rms_norm(const struct kern *k, const struct rms_norm_args *a,
         writes(x, a->h, in);
     writes(x, a->out,
            extent(groups, a->out_stride, width, a->out_f32 ? sizeof(float) : kern_act_bytes(k)));
+    if (a->out_f32 && !a->add)
+        set_rows(x, groups, a->out_stride * F32);
 }
 
 static void span_rope_kv(const struct kern *k, const struct rope_kv_args *a, struct kern_access *x)
@@ -149,6 +161,7 @@ static void span_expert_linear(const struct kern *k, const struct expert_linear_
     reads(x, a->order, a->n_pairs * I32);
     reads(x, a->first, (a->n_expert + 1) * I32);
     writes(x, a->out, extent(a->n_pairs, a->out_stride, a->rows, sizeof(float)));
+    set_rows(x, a->n_pairs, a->out_stride * F32);
 }
 
 static void span_combine(const struct kern *k, const struct combine_args *a, struct kern_access *x)

@@ -7,8 +7,9 @@
 #include "kernels/kernels.h"
 
 struct kern_span {
-    const void *at; /* never dereferenced */
-    size_t bytes;   /* a lower bound where rows are picked by number */
+    const void *at;     /* never dereferenced */
+    size_t bytes;       /* a lower bound where rows are picked by number */
+    size_t row, stride; /* bytes of a row and from row to row, where others may lie between; or 0 */
 };
 
 #define KERN_SPANS_MAX 8

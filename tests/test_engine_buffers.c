@@ -34,6 +34,26 @@ static const struct engine_value *written_by(const struct engine_buffers *b, con
     return NULL;
 }
 
+/* _i: Mixtral, Qwen3-MoE. */
+START_TEST(models_with_experts_have_lifetimes_too)
+{
+    struct tiny_model m = tiny_model_experts(_i);
+    struct engine_options o = {.kern = {.device = "cpu", .isa = "auto"}, .ctx = 512};
+    struct err e = {.text = ""};
+    struct engine_buffers b;
+    struct checkpoint *c;
+    char *dir = io_join(test_folder(), "experts");
+    ck_assert_int_eq(tiny_model_write(dir, &m, &e), ERR_OK);
+    ck_assert_int_eq(checkpoint_open(&c, dir, &e), ERR_OK);
+    enum err_code rc = engine_buffers_find(&b, c, &o, &e);
+    ck_assert_msg(rc == ERR_OK, "%s", e.text);
+    ck_assert_ptr_nonnull(written_by(&b, "down"));
+    engine_buffers_free(&b);
+    checkpoint_close(c);
+    free(dir);
+}
+END_TEST
+
 START_TEST(every_value_has_a_place_a_writer_and_a_reader)
 {
     struct err e = {.text = ""};
@@ -82,6 +102,7 @@ Suite *test_suite(void)
     TCase *t = tcase_create("engine_buffers");
     tcase_add_loop_test(t, every_value_has_a_place_a_writer_and_a_reader, 0, 2);
     tcase_add_loop_test(t, values_on_each_other_are_found, 0, 2);
+    tcase_add_loop_test(t, models_with_experts_have_lifetimes_too, 0, 2);
     suite_add_tcase(s, t);
     return s;
 }

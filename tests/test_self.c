@@ -39,9 +39,11 @@ static void on_runner(void *ctx, struct runner *r)
         kv_plant(runner_kv(r), KV_FAULT_PARENT);
 }
 
+static bool with_experts;
+
 static char *make_model(enum tiny_form form)
 {
-    struct tiny_model m = tiny_model_default();
+    struct tiny_model m = with_experts ? tiny_model_experts(false) : tiny_model_default();
     struct err e = {.text = ""};
     char *dir = io_join(test_folder(), form == TINY_PACKED ? "packed" : "dense");
     m.form = form;
@@ -176,6 +178,19 @@ START_TEST(a_planted_fault_turns_its_cell_red)
 }
 END_TEST
 
+START_TEST(stacked_experts_expand_to_the_same_bits)
+{
+    struct plant p = {.fault = KERN_FAULT_EXPAND, .cell = "expand"};
+    struct self_report r;
+    with_experts = true;
+    compare(&r, _i, TINY_PACKED, "expand,batch", NULL);
+    ck_assert_int_eq(r.n_same, 2);
+    compare(&r, _i, TINY_PACKED, "expand", &p);
+    ck_assert_int_eq(r.n_differ, 1);
+    with_experts = false;
+}
+END_TEST
+
 START_TEST(a_cell_without_its_switch_is_no_pass)
 {
     struct self_report r;
@@ -202,6 +217,7 @@ Suite *test_suite(void)
     tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, every_cell_is_the_same_bits, 0, ARITHS);
     tcase_add_loop_test(t, a_planted_fault_turns_its_cell_red, 0, (int)ARRAY_LEN(faults) * ARITHS);
+    tcase_add_loop_test(t, stacked_experts_expand_to_the_same_bits, 0, ARITHS);
     tcase_add_test(t, a_cell_without_its_switch_is_no_pass);
     tcase_add_test(t, a_cell_that_is_not_there_is_bad_usage);
     suite_add_tcase(s, t);

@@ -31,6 +31,15 @@ mv .stdout table; check "its table" grep -q "3 same, 0 differ, 0 not run" table
 ends "the same as JSON" 0 assay compare m8 --self --prompts p.jsonl --cells graph,expand --json
 is_json "it is JSON"
 check "what is not run is no pass" grep -q "\"state\":\"not run\"" .json
+"$tools/tool_tiny" m16 text=1 form=1
+for format in mxfp4 nvfp4; do
+    check "to $format" assay quantize m16 -o "$format" --recipe "$root/recipes/$format.yaml"
+    for arith in f32 mma90; do
+        ends "$format expands in $arith" 0 assay compare "$format" --self --prompts p.jsonl --cells expand \
+            --arith "$arith"
+        mv .stdout table; check "and to the same" grep -q "1 same, 0 differ, 0 not run" table
+    done
+done
 ends "an unknown cell" 2 assay compare m8 --self --prompts p.jsonl --cells btach
 ends "two models" 2 assay compare m8 m3 --self --prompts p.jsonl
 

@@ -64,10 +64,13 @@ check "a trace of fewer prompts" assay infer --batch other.jsonl -m affine4-g64 
     --trace t2.trace.jsonl
 
 check "packed and expanded are the same bits in mma90" assay compare m m16 --arith mma90 --exact \
-    --prompts p.jsonl -o same
-check "and in f32, expanded to f32" assay compare m m32 --exact --prompts p.jsonl -o same32
-ends "4 bits differ" 1 assay compare m16 affine8-g64 affine4-g64 --prompts p.jsonl -o report
-ends "again" 1 assay compare m16 affine8-g64 affine4-g64 --prompts p.jsonl -o report2 --max-batch 2
+    --no-floor --no-judge --prompts p.jsonl -o same
+check "and in f32, expanded to f32" assay compare m m32 --exact --no-floor --no-judge \
+    --prompts p.jsonl -o same32
+ends "4 bits differ" 1 assay compare m16 affine8-g64 affine4-g64 --prompts p.jsonl --no-floor \
+    --no-judge -o report
+ends "again" 1 assay compare m16 affine8-g64 affine4-g64 --prompts p.jsonl --no-floor \
+    --no-judge -o report2 --max-batch 2
 check "equal reports but for the times" diff <(sums report) <(sums report2)
 check "the report is whole" test -s report/report.html -a -s report/report.md
 check "its JSON parses" python3 -m json.tool report/report.json
