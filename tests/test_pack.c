@@ -1,6 +1,7 @@
 /* test_pack.c: shards, config.json and quantizing again. */
 #include "quant/pack.h"
 
+#include "common/hash.h"
 #include "tests/quant_make.h"
 
 START_TEST(shards_hold_the_bytes_of_the_single_file)
@@ -104,6 +105,33 @@ START_TEST(a_packed_checkpoint_is_quantized_again_from_its_values)
 }
 END_TEST
 
+/* A source of 20 MB is hashed in pieces, alone and beside tensors and the output: its digest, and
+ * theirs, are those of the files, with one thread and with more than there are tasks at times. */
+START_TEST(digests_are_those_of_the_files)
+{
+    struct quant_bed b;
+    struct err e = {.text = ""};
+    char hex[SHA256_HEX], path[700];
+    bed_model(&b);
+    b.model.n_vocab = 40000;
+    bed_open(&b);
+    bed_plan(&b, "- bits: 4\n");
+    struct quantize_summary s;
+    struct quantize_job j = {.plan = b.p, .out = b.out, .command = "quantize", .verify = true};
+    j.pack.threads = (int[]){1, 2, 7}[_i];
+    j.pack.isa = affine_isa_best();
+    ck_assert_msg(quantize_run(&j, &s, &e) == ERR_OK, "%s", e.text);
+    struct checkpoint *c = NULL;
+    ck_assert_int_eq(checkpoint_open(&c, b.out, &e), ERR_OK);
+    const json_t *source = json_array_get(json_object_get(c->manifest, "sources"), 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", b.source);
+    ck_assert_int_eq(sha256_file(path, hex, &e), ERR_OK);
+    ck_assert_str_eq(json_string_value(json_object_get(source, "sha256")), hex);
+    checkpoint_close(c);
+    bed_close(&b);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("pack");
@@ -112,6 +140,7 @@ Suite *test_suite(void)
     tcase_add_test(t, shards_hold_the_bytes_of_the_single_file);
     tcase_add_test(t, config_names_every_packed_module);
     tcase_add_loop_test(t, a_packed_checkpoint_is_quantized_again_from_its_values, 0, 4);
+    tcase_add_loop_test(t, digests_are_those_of_the_files, 0, 3);
     suite_add_tcase(s, t);
     return s;
 }

@@ -72,6 +72,42 @@ START_TEST(our_reader_reads_it_back)
 }
 END_TEST
 
+/* Bytes hashed ahead beside another message, all of a tensor and a part of one. */
+START_TEST(hashing_ahead_changes_no_digest)
+{
+    static const int64_t dim[] = {5000};
+    uint8_t data[5000], other[3000], digest[32], want[32];
+    char hex[65], again[65];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * 7 + (i >> 8));
+    memcpy(other, data + 100, sizeof other);
+    struct sha256_piece piece = {sha256_new(), other, sizeof other};
+    struct st_writer *w;
+    OK(st_writer_open(&w, path, &err));
+    OK(st_writer_declare(w, "a", DT_U8, 1, dim, &err));
+    OK(st_writer_declare(w, "b", DT_U8, 1, dim, &err));
+    OK(st_writer_begin(w, &err));
+    st_writer_hash(w, data, 5000, &piece);
+    ck_assert_uint_eq(piece.bytes, 0);
+    for (size_t at = 0; at < 5000; at += 1000)
+        OK(st_writer_data(w, "a", data + at, 1000, &err));
+    piece = (struct sha256_piece){piece.sha, other, 500};
+    st_writer_hash(w, data, 333, &piece);
+    ck_assert_uint_eq(piece.bytes, 167);
+    for (size_t at = 0; at < 5000; at += 500)
+        OK(st_writer_data(w, "b", data + at, 500, &err));
+    OK(st_writer_finish(w, hex, &err));
+    OK(sha256_file(path, again, &err));
+    ck_assert_str_eq(hex, again);
+    sha256_final(piece.sha, digest);
+    struct sha256 *s = sha256_new();
+    sha256_update(s, other, sizeof other);
+    sha256_update(s, other, 333);
+    sha256_final(s, want);
+    ck_assert(memcmp(digest, want, sizeof want) == 0);
+}
+END_TEST
+
 START_TEST(names_are_sorted_without_holes_from_a_multiple_of_64)
 {
     char hex[65];
@@ -183,6 +219,7 @@ Suite *test_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, our_reader_reads_it_back);
+    tcase_add_test(t, hashing_ahead_changes_no_digest);
     tcase_add_test(t, names_are_sorted_without_holes_from_a_multiple_of_64);
     tcase_add_test(t, bytes_do_not_depend_on_the_pieces);
     tcase_add_test(t, missing_or_misplaced_bytes_are_refused);

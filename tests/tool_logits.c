@@ -1,8 +1,9 @@
-/* tool_logits.c: tool_logits MODEL TOKENS OUT [f32|mma90]: logits of every position.
+/* tool_logits.c: tool_logits MODEL TOKENS OUT [f32|mma90 [DEVICE [PIECE]]]: logits of every
+ * position.
  *
  * TOKENS has one prompt a line, ids with spaces between. OUT gets, prompt after prompt, n_tok rows
- * of n_vocab f32. Prompts are run one by one, in pieces of up to 64 tokens. For comparisons with
- * other programs (tests/reference).
+ * of n_vocab f32. Prompts are run one by one, in pieces of up to PIECE (64) tokens. For comparisons
+ * with other programs (tests/reference) and devices (tests/gpu).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@
 
 #define TOKENS_MAX 4096
 #define PIECE      64
+
+static int piece = PIECE;
 
 static int parse_line(char *line, int32_t *ids)
 {
@@ -39,8 +42,8 @@ static enum err_code run_prompt(struct engine *en, const int32_t *ids, int n, FI
         pages[i] = i;
         rc = engine_zero_page(en, i, e);
     }
-    for (int at = 0; rc == ERR_OK && at < n; at += PIECE) {
-        struct step_piece p = {.ids = ids + at, .n = MIN2(PIECE, n - at), .pos = at};
+    for (int at = 0; rc == ERR_OK && at < n; at += piece) {
+        struct step_piece p = {.ids = ids + at, .n = MIN2(piece, n - at), .pos = at};
         p.pages = pages;
         p.n_pages = n_pages;
         struct step s = {.pieces = &p, .n_pieces = 1, .want_logits = true};
@@ -62,13 +65,17 @@ int main(int argc, char **argv)
     struct engine *en = NULL;
     struct engine_options o = {.kern = {.device = "cpu", .isa = "auto"}, .out_rows = PIECE};
     if (argc < 4) {
-        fprintf(stderr, "usage: tool_logits MODEL TOKENS OUT [f32|mma90]\n");
+        fprintf(stderr, "usage: tool_logits MODEL TOKENS OUT [f32|mma90 [DEVICE [PIECE]]]\n");
         return 2;
     }
     o.batch_tokens = PIECE;
     o.batch_seqs = 1;
     if (argc > 4 && !kern_arith_find(argv[4], &o.kern.arith))
         return 2;
+    if (argc > 5)
+        o.kern.device = argv[5];
+    if (argc > 6)
+        piece = MIN2(MAX2(atoi(argv[6]), 1), PIECE);
     FILE *in = fopen(argv[2], "r"), *out = fopen(argv[3], "wb");
     enum err_code rc = in && out ? checkpoint_open(&c, argv[1], &e) : err_errno(&e, "open");
     if (rc == ERR_OK) {

@@ -295,8 +295,11 @@ static void chain_reduce(struct chain *c, int n)
 
 static void chain_open(struct chain *c, struct kern *k, int keys, const char *omit)
 {
-    static const struct shape shapes[CHAIN] = {
-        {6144, 4096, 4}, {4096, 4096, 4}, {28672, 4096, 4}, {4096, 14336, 4}, {128256, 4096, 4}};
+    static const struct shape shapes[CHAIN] = {{6144, 4096, 4, NULL},
+                                               {4096, 4096, 4, NULL},
+                                               {28672, 4096, 4, NULL},
+                                               {4096, 14336, 4, NULL},
+                                               {128256, 4096, 4, NULL}};
     struct err e = {};
     c->k = k;
     c->omit = omit;
@@ -458,10 +461,10 @@ static void bench_read(struct kern *k)
 
 int main(int argc, char **argv)
 {
-    static const struct shape shapes[] = {{6144, 4096, 4},           {4096, 4096, 4},
-                                          {28672, 4096, 4},          {4096, 14336, 4},
-                                          {128256, 4096, 4},         {28672, 4096, 8},
-                                          {4096, 4096, 16},          {28672, 4096, 4, "mxfp4"},
+    static const struct shape shapes[] = {{6144, 4096, 4, NULL},     {4096, 4096, 4, NULL},
+                                          {28672, 4096, 4, NULL},    {4096, 14336, 4, NULL},
+                                          {128256, 4096, 4, NULL},   {28672, 4096, 8, NULL},
+                                          {4096, 4096, 16, NULL},    {28672, 4096, 4, "mxfp4"},
                                           {28672, 4096, 8, "mxfp8"}, {28672, 4096, 4, "nvfp4"}};
     static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
     struct kern_options o = {};
