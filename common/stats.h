@@ -1,8 +1,8 @@
 /* stats.h: plain statistics with stated rules and repeatable bytes.
  *
  * Sums run in index order, random draws come from a seed, and no function of the maths library
- * but sqrt is called: the same input gives the same bits everywhere. A figure that does not exist
- * (mean of nothing, interval of one cluster) is NaN, which writers show as "n/a" or null.
+ * but sqrt and floor is called: the same input gives the same bits everywhere. A figure that does
+ * not exist (mean of nothing, interval of one cluster) is NaN, which writers show as "n/a" or null.
  */
 #ifndef ASSAY_COMMON_STATS_H
 #define ASSAY_COMMON_STATS_H
@@ -30,11 +30,20 @@ struct stats_cluster {
     double sum, weight;
 };
 
-/* The ratio of sums, with the percentile interval of `rounds` resamplings of whole clusters.
- * Paired comparisons give differences as sums. Needs memory for the rounds. */
+/* The ratio of sums, with the percentile interval of `rounds` resamplings of whole clusters,
+ * widened for the number of clusters (as for 95 %) within the ratios of single ones: it holds the
+ * truth as often as it says down to some dozens of unequal clusters. Paired comparisons give
+ * differences as sums. Needs memory for the rounds. */
 MUST_USE enum err_code stats_bootstrap(const struct stats_cluster *c, size_t n, double level,
                                        int rounds, uint64_t seed, struct stats_interval *out,
                                        struct err *e);
+
+/* Quantiles of n values that come in clusters, each with the interval of `rounds` resamplings of
+ * whole clusters. cluster[i] < n_clusters; a value counts as often as its cluster is drawn. */
+MUST_USE enum err_code stats_bootstrap_quantiles(const double *x, const int32_t *cluster, size_t n,
+                                                 size_t n_clusters, const double *q, size_t n_q,
+                                                 double level, int rounds, uint64_t seed,
+                                                 struct stats_interval *out, struct err *e);
 
 /* Counts of values in n_bins equal bins of [lo, hi]; hi belongs to the last bin. Values outside and
  * NaN are not counted; returns how many were. */

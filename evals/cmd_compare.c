@@ -6,17 +6,20 @@
 #include "common/io.h"
 #include "common/log.h"
 #include "evals/report.h"
+#include "evals/self.h"
 #include "infer/model_opts.h"
 
 struct args {
-    const char *prompts, *out;
-    bool exact, json, force, no_forced;
-    int64_t forced_max;
+    const char *prompts, *out, *cells;
+    bool exact, json, force, no_forced, forced_prompts, no_floor, no_judge, force_compare, oracle,
+        self;
+    struct compare_gates gates;
+    int64_t forced_max, repeats;
     struct model_opts how;
     struct request_opts ask;
 };
 
-#define ROWS (10 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
+#define ROWS (25 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
 
 static void fill_rows(struct args *a, struct opt *rows)
 {
@@ -30,9 +33,39 @@ static void fill_rows(struct args *a, struct opt *rows)
          "demand the same bits of every logit, not the same tokens only"},
         {OPT_FLAG, 0, "no-forced", &a->no_forced, 0, 0, NULL, NULL,
          "answers only: no KL, no perplexity"},
+        {OPT_FLAG, 0, "forced-prompts", &a->forced_prompts, 0, 0, NULL, NULL,
+         "force the tokens of the prompts too: KL and agreement by role of token"},
+        {OPT_FLAG, 0, "no-floor", &a->no_floor, 0, 0, NULL, NULL,
+         "do not measure the reference's own noise in the other arithmetic"},
+        {OPT_FLAG, 0, "no-judge", &a->no_judge, 0, 0, NULL, NULL,
+         "run no repeats and no other paths: the verdict rests on tokens and weights"},
+        {OPT_FLAG, 0, "oracle", &a->oracle, 0, 0, NULL, NULL,
+         "hold a device against the CPU's oracle too"},
+        {OPT_FLAG, 0, "force-compare", &a->force_compare, 0, 0, NULL, NULL,
+         "compare what is NOT COMPARABLE: the verdict is then 'other model'"},
+        {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL,
+         "Gates: with any, exit code 0 means that all hold, even if tokens differ"},
+        {OPT_DOUBLE, 0, "max-kl", &a->gates.max_kl, 0, 1e9, NULL, "X", "mean KL, nats"},
+        {OPT_DOUBLE, 0, "max-kl-p99", &a->gates.max_kl_p99, 0, 1e9, NULL, "X",
+         "KL's 99 % quantile"},
+        {OPT_DOUBLE, 0, "min-agreement", &a->gates.min_agreement, 0, 1, NULL, "P",
+         "share of positions with the same best token"},
+        {OPT_DOUBLE, 0, "min-decided", &a->gates.min_decided, 0, 1, NULL, "P",
+         "the same, of decided positions"},
+        {OPT_DOUBLE, 0, "max-ppl-ratio", &a->gates.max_ppl_ratio, 0, 1e9, NULL, "X",
+         "perplexity over the reference's"},
+        {OPT_DOUBLE, 0, "min-exact", &a->gates.min_exact, 0, 1, NULL, "P",
+         "share of answers with the same tokens"},
+        {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "More"},
         {OPT_INT, 0, "forced-max", &a->forced_max, 0, 1 << 24, NULL, "N",
          "force at most N tokens of an answer (default: all)"},
         {OPT_FLAG, 0, "force", &a->force, 0, 0, NULL, NULL, "replace a report that assay made"},
+        {OPT_FLAG, 0, "self", &a->self, 0, 0, NULL, NULL,
+         "one model against itself, switch by switch: batch, chunk, threads, ..."},
+        {OPT_STRING, 0, "cells", &a->cells, 0, 0, NULL, "LIST",
+         "of --self: these alone, with commas (default: all)"},
+        {OPT_INT, 0, "repeats", &a->repeats, 1, 1000, NULL, "N",
+         "runs of --self's cell repeat (default 3)"},
         {OPT_FLAG, 0, "json", &a->json, 0, 0, NULL, NULL, "the JSON report on standard output"},
     };
     size_t n = ARRAY_LEN(own);
@@ -104,6 +137,26 @@ static enum err_code write_report(const struct comparison *c, const char *dir, s
     return rc;
 }
 
+static enum err_code verdict_code(const struct comparison *c, struct err *e)
+{
+    if (c->verdict == COMPARE_SAME)
+        return ERR_OK;
+    if (c->verdict == COMPARE_DIFFER && c->gate[0])
+        return err_set(e, ERR_NEGATIVE, "%s", c->gate);
+    if (c->verdict == COMPARE_DIFFER)
+        return ERR_NEGATIVE;
+    bool race = c->verdict == COMPARE_NONDETERMINISTIC;
+    for (size_t i = 0; i + 1 < c->n_variants; i++) {
+        const struct pair *p = &c->pairs[i];
+        if (race && p->verdict == VERDICT_NONDETERMINISTIC)
+            return err_set(e, ERR_DETERMINISM, "%s", p->evidence);
+        if (!race && p->verdict == VERDICT_NOT_COMPARABLE)
+            return err_set(e, ERR_MISMATCH, "NOT COMPARABLE: %s and %s: %s", c->variants[0].name,
+                           p->var->name, p->not_comparable);
+    }
+    return err_set(e, ERR_INTERNAL, "a verdict without a pair");
+}
+
 static enum err_code say(const struct args *a, const struct comparison *c, struct err *e)
 {
     struct strbuf text = {0};
@@ -121,15 +174,7 @@ static enum err_code say(const struct args *a, const struct comparison *c, struc
     if (rc == ERR_OK)
         fputs(text.data, stdout);
     strbuf_free(&text);
-    if (rc != ERR_OK || c->verdict == COMPARE_SAME)
-        return rc;
-    if (c->verdict == COMPARE_DIFFER)
-        return ERR_NEGATIVE;
-    for (size_t i = 0; i + 1 < c->n_variants; i++)
-        if (c->pairs[i].not_comparable[0])
-            return err_set(e, ERR_MISMATCH, "NOT COMPARABLE: %s and %s: %s", c->variants[0].name,
-                           c->pairs[i].var->name, c->pairs[i].not_comparable);
-    return ERR_INTERNAL;
+    return rc == ERR_OK ? verdict_code(c, e) : rc;
 }
 
 static enum err_code run(const struct args *a, const struct opt_list *paths,
@@ -145,6 +190,12 @@ static enum err_code run(const struct args *a, const struct opt_list *paths,
                                 .special = a->ask.special,
                                 .exact = a->exact,
                                 .no_forced = a->no_forced,
+                                .forced_prompts = a->forced_prompts,
+                                .no_floor = a->no_floor,
+                                .no_judge = a->no_judge,
+                                .force_compare = a->force_compare,
+                                .oracle = a->oracle,
+                                .gates = a->gates,
                                 .forced_max = a->forced_max,
                                 .interrupted = env->interrupted,
                                 .on_plan = on_plan,
@@ -175,9 +226,58 @@ static enum err_code run(const struct args *a, const struct opt_list *paths,
     return rc;
 }
 
+/* ---- --self ------------------------------------------------------------------------------------
+ */
+
+static void on_cell(void *ctx, const char *cell, const char *way)
+{
+    (void)ctx;
+    log_info("%s%s%s", cell, way[0] ? ": " : "", way);
+}
+
+static enum err_code run_self(const struct args *a, const struct opt_list *paths,
+                              const struct prompt_defaults *d, const struct cmd_env *env,
+                              struct err *e)
+{
+    struct self_options o = {.path = paths->items[0],
+                             .prompts = a->prompts,
+                             .defaults = *d,
+                             .special = a->ask.special,
+                             .repeats = (int)a->repeats,
+                             .cells = a->cells,
+                             .interrupted = env->interrupted,
+                             .on_plan = on_plan,
+                             .on_cell = on_cell};
+    struct self_report *r = NULL;
+    struct strbuf text = {0};
+    if (paths->n != 1)
+        return err_set(e, ERR_USAGE, "--self takes one model, %zu are given", paths->n);
+    if (!a->prompts || a->out || a->exact)
+        return err_set(e, ERR_USAGE,
+                       "--self needs --prompts FILE, and neither -o nor --exact: it demands the "
+                       "bits, and its table goes to standard output");
+    enum err_code rc = model_opts_engine(&a->how, &o.engine, e);
+    if (rc != ERR_OK)
+        return rc;
+    r = calloc(1, sizeof *r);
+    rc = r ? self_run(r, &o, e) : err_set(e, ERR_NOMEM, "out of memory");
+    if (rc == ERR_OK) {
+        if (a->json)
+            self_json(r, &text);
+        else
+            self_table(r, &text);
+        rc = cmd_print(&text, e);
+    }
+    if (rc == ERR_OK && r->n_differ)
+        rc = err_set(e, ERR_DETERMINISM, "%s: %d of %d cells differ from the base run", r->model,
+                     r->n_differ, r->n_cells);
+    free(r);
+    return rc;
+}
+
 enum err_code cmd_compare(int argc, char **argv, const struct cmd_env *env, struct err *e)
 {
-    struct args a = {.prompts = NULL};
+    struct args a = {.gates = COMPARE_GATES_NONE};
     struct opt rows[ROWS];
     struct opt_list paths = {0};
     struct prompt_defaults d = {.chat = false};
@@ -187,25 +287,31 @@ enum err_code cmd_compare(int argc, char **argv, const struct cmd_env *env, stru
     fill_rows(&a, rows);
     const struct opt_cmd cmd = {
         "compare",
-        "REF VARIANT... --prompts FILE -o DIR",
+        "(REF VARIANT... -o DIR | MODEL --self) --prompts FILE",
         "Holds variants against a reference, token by token: where the answers part and at what "
         "margin, then KL, agreement and perplexity along the reference's own answers. A variant "
         "is a checkpoint or a trace of 'infer --trace'. Exit code 0: the same tokens; 1: they "
-        "differ; 3: NOT COMPARABLE.",
+        "differ (or a gate failed); 3: NOT COMPARABLE; 6: a side does not repeat itself. --self "
+        "runs one model in every way that must give the same "
+        "bits; "
+        "exit code 6: one did not.",
         "  assay compare model q8 q4 --prompts prompts.jsonl -o report\n"
-        "  assay compare model model-bf16 --arith mma90 --exact --prompts prompts.jsonl -o same\n",
+        "  assay compare model model-bf16 --arith mma90 --exact --prompts prompts.jsonl -o same\n"
+        "  assay compare q4 --self --prompts prompts.jsonl\n",
         rows,
-        2,
+        1,
         -1};
     enum err_code rc = cmd_options(&cmd, argc, argv, &paths, &help, e);
     if (rc != ERR_OK || help)
         goto out;
-    if (!a.out)
+    if (!a.self && paths.n < 2)
+        rc = err_set(e, ERR_USAGE, "a variant is missing: compare takes REF and VARIANT");
+    else if (!a.self && !a.out)
         rc = err_set(e, ERR_USAGE, "-o DIR is missing");
     if (rc == ERR_OK)
         rc = request_opts_defaults(&a.ask, &d, e);
     if (rc == ERR_OK)
-        rc = run(&a, &paths, &d, env, e);
+        rc = a.self ? run_self(&a, &paths, &d, env, e) : run(&a, &paths, &d, env, e);
 out:
     opt_list_free(&paths);
     request_opts_free(&a.ask, &d);

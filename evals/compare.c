@@ -8,9 +8,11 @@
 #include "common/io.h"
 #include "common/log.h"
 #include "evals/forced.h"
+#include "evals/judge.h"
 
-#define ROUNDS 1000
-#define SEED   20240229u
+#define FLOOR_RECORDS 20 /* answers on which the noise floor is measured */
+#define JUDGED_LINES  20 /* lines on which a side is held against itself */
+#define JUDGED_BATCH  8  /* least requests of its steps then */
 
 /* The comparison with what its users do not see. */
 struct whole {
@@ -20,7 +22,15 @@ struct whole {
 
 const char *compare_verdict_name(enum compare_verdict v)
 {
-    static const char *const names[] = {"same", "differ", "not comparable"};
+    static const char *const names[] = {"same", "differ", "not comparable", "nondeterministic"};
+    return names[v];
+}
+
+const char *pair_verdict_name(enum pair_verdict v)
+{
+    static const char *const names[] = {
+        "same",           "quantization",    "path", "unknown", "other model",
+        "not comparable", "nondeterministic"};
     return names[v];
 }
 
@@ -111,45 +121,6 @@ static enum err_code run_variant(struct comparison *c, struct variant *v, struct
 /* ---- pairs ------------------------------------------------------------------------------------
  */
 
-static bool differ(struct pair *p, const char *what, const char *a, const char *b)
-{
-    if (strcmp(a, b) == 0)
-        return false;
-    snprintf(p->not_comparable, sizeof p->not_comparable, "%s differs: %.16s... and %.16s...", what,
-             a, b);
-    return true;
-}
-
-/* Same questions? Prompts, tokenizer, template, and each record's own tokens. */
-static bool comparable(struct pair *p)
-{
-    const struct trace *a = p->ref->trace, *b = p->var->trace;
-    if (differ(p, "the tokenizer", a->head.tokenizer, b->head.tokenizer) ||
-        differ(p, "the chat template", a->head.chat_template, b->head.chat_template) ||
-        differ(p, "the prompt file", a->head.prompts, b->head.prompts))
-        return false;
-    if (a->n != b->n) {
-        snprintf(p->not_comparable, sizeof p->not_comparable, "%zu answers and %zu", a->n, b->n);
-        return false;
-    }
-    for (size_t i = 0; i < a->n; i++) {
-        const struct trace_record *x = &a->records[i], *y = &b->records[i];
-        if (strcmp(x->custom_id, y->custom_id) != 0 || x->turn != y->turn) {
-            snprintf(p->not_comparable, sizeof p->not_comparable,
-                     "answer %zu is '%.64s' turn %d and '%.64s' turn %d", i + 1, x->custom_id,
-                     x->turn, y->custom_id, y->turn);
-            return false;
-        }
-        /* Later turns of a conversation hold each side's own answers. */
-        if (x->turn == 0 && strcmp(x->prompt, y->prompt) != 0) {
-            snprintf(p->not_comparable, sizeof p->not_comparable,
-                     "the tokens of prompt '%.64s' differ", x->custom_id);
-            return false;
-        }
-    }
-    return true;
-}
-
 static enum err_code part(struct pair *p, struct err *e)
 {
     const struct trace *a = p->ref->trace, *b = p->var->trace;
@@ -167,91 +138,96 @@ static enum err_code part(struct pair *p, struct err *e)
     return ERR_OK;
 }
 
-/* What a position adds to a ratio of sums: its value and its weight (0: it does not count). */
-typedef void (*position_value)(const struct position *p, double *value, double *weight);
+/* One figure of each answer, as a ratio of sums by cluster. */
+enum answer_figure { ANSWER_EXACT, ANSWER_COMMON, ANSWER_EDITS, ANSWER_LENGTH, ANSWER_COHERENT };
 
-static void value_kl(const struct position *p, double *value, double *weight)
+static enum err_code sum_answer(const struct whole *w, const struct pair *p, enum answer_figure f,
+                                struct stats_interval *out, struct err *e)
 {
-    *value = p->kl;
-    *weight = p->finite;
-}
-
-static void value_kl_rev(const struct position *p, double *value, double *weight)
-{
-    *value = p->kl_rev;
-    *weight = p->finite;
-}
-
-static void value_agree(const struct position *p, double *value, double *weight)
-{
-    *value = p->ref_best == p->var_best;
-    *weight = 1;
-}
-
-static void value_agree_decided(const struct position *p, double *value, double *weight)
-{
-    *weight = p->ref_margin >= COMPARE_DECIDED;
-    *value = *weight > 0 && p->ref_best == p->var_best;
-}
-
-static void value_nll_diff(const struct position *p, double *value, double *weight)
-{
-    *value = p->finite ? p->var_nll - p->ref_nll : 0;
-    *weight = p->finite;
-}
-
-/* Ratio over all positions with an interval clustered by record. */
-static enum err_code interval(const struct pair *p, position_value f, struct stats_interval *out,
-                              struct err *e)
-{
-    struct stats_cluster *c = calloc(p->n_records + 1, sizeof *c);
-    if (!c)
+    struct stats_cluster *sums = calloc(w->c.n_clusters + 1, sizeof *sums);
+    if (!sums)
         return err_set(e, ERR_NOMEM, "out of memory");
-    for (size_t i = 0; i < p->n_positions; i++) {
-        double value, weight;
-        f(&p->positions[i], &value, &weight);
-        c[p->positions[i].record].sum += value;
-        c[p->positions[i].record].weight += weight;
+    for (size_t i = 0; i < p->n_records; i++) {
+        const struct pair_answer *a = &p->answers[i];
+        const double ref = (double)p->ref->trace->records[i].n;
+        const double var = (double)p->var->trace->records[i].n;
+        const struct {
+            double value, weight;
+        } by[] = {[ANSWER_EXACT] = {p->partings[i].same_ids, 1},
+                  [ANSWER_COMMON] = {(double)p->partings[i].common, ref},
+                  [ANSWER_EDITS] = {a->edits < 0 ? 0 : (double)a->edits, a->edits < 0 ? 0 : ref},
+                  [ANSWER_LENGTH] = {var, ref},
+                  [ANSWER_COHERENT] = {(double)a->var.coherent, var}};
+        sums[w->c.cluster[i]].sum += by[f].value;
+        sums[w->c.cluster[i]].weight += by[f].weight;
     }
-    enum err_code rc = stats_bootstrap(c, p->n_records, 0.95, ROUNDS, SEED, out, e);
-    free(c);
+    enum err_code rc = stats_bootstrap(sums, w->c.n_clusters, 0.95, 1000, 20240229u, out, e);
+    free(sums);
     return rc;
 }
 
-static enum err_code sum_up(struct pair *p, struct err *e)
+static enum err_code sum_answers(const struct whole *w, struct pair *p, struct err *e)
 {
-    double *kl = calloc(p->n_positions + 1, sizeof *kl);
-    if (!kl)
-        return err_set(e, ERR_NOMEM, "out of memory");
-    size_t n = 0;
-    double ref = 0, var = 0;
-    for (size_t i = 0; i < p->n_positions; i++) {
-        const struct position *q = &p->positions[i];
-        p->n_decided += q->ref_margin >= COMPARE_DECIDED;
-        p->n_not_finite += !q->finite;
-        if (!q->finite)
+    struct stats_interval *const out[] = {[ANSWER_EXACT] = &p->exact,
+                                          [ANSWER_COMMON] = &p->common,
+                                          [ANSWER_EDITS] = &p->edits,
+                                          [ANSWER_LENGTH] = &p->length,
+                                          [ANSWER_COHERENT] = &p->coherent};
+    for (size_t i = 0; i < ARRAY_LEN(out); i++) {
+        if (i == ANSWER_COHERENT && !p->has_census) {
+            *out[i] = (struct stats_interval){NAN, NAN, NAN};
             continue;
-        kl[n++] = q->kl;
-        ref += q->ref_nll;
-        var += q->var_nll;
+        }
+        enum err_code rc = sum_answer(w, p, (enum answer_figure)i, out[i], e);
+        if (rc != ERR_OK)
+            return rc;
     }
-    stats_sort(kl, n);
-    p->kl_median = stats_quantile(kl, n, 0.5);
-    p->kl_p99 = stats_quantile(kl, n, 0.99);
-    p->kl_max = n ? kl[n - 1] : NAN;
-    p->ref_ppl = n ? exp(ref / (double)n) : NAN;
-    p->var_ppl = n ? exp(var / (double)n) : NAN;
-    free(kl);
-    enum err_code rc = interval(p, value_kl, &p->kl, e);
+    return ERR_OK;
+}
+
+/* The scripts of a record's prompt and answer. */
+static enum err_code scripts_of(const struct script_census *s, const struct tokenizer *t,
+                                const struct trace_record *r, script_census_set *out, struct err *e)
+{
+    struct strbuf b = {0};
+    size_t garbled;
+    enum err_code rc = tokenizer_decode(t, r->prompt_ids, (size_t)r->n_prompt, true, &b, e);
     if (rc == ERR_OK)
-        rc = interval(p, value_kl_rev, &p->kl_rev, e);
-    if (rc == ERR_OK)
-        rc = interval(p, value_agree, &p->agreement, e);
-    if (rc == ERR_OK)
-        rc = interval(p, value_agree_decided, &p->agreement_decided, e);
-    if (rc == ERR_OK)
-        rc = interval(p, value_nll_diff, &p->ppl_log_ratio, e);
+        rc = strbuf_ok(&b, e);
+    if (rc == ERR_OK) {
+        *out = b.len ? script_census_text(s, b.data, b.len, &garbled) : 0;
+        *out |= script_census_text(s, r->text, r->text_len, &garbled);
+    }
+    strbuf_free(&b);
     return rc;
+}
+
+/* Length, edits, scripts and loops of every answer. Both sides are held to the prompt's and the
+ * reference's scripts. Without a model at hand there is no text of tokens: lengths and edits only.
+ */
+static enum err_code describe_answers(struct whole *w, struct pair *p, struct err *e)
+{
+    const struct tokenizer *t = compare_tokenizer(&w->c);
+    struct script_census *s = NULL;
+    p->answers = calloc(p->n_records + 1, sizeof *p->answers);
+    enum err_code rc = p->answers ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory");
+    if (rc == ERR_OK && t)
+        rc = script_census_new(&s, e);
+    p->has_census = t != NULL;
+    for (size_t i = 0; i < p->n_records && rc == ERR_OK; i++) {
+        const struct trace_record *x = &p->ref->trace->records[i], *y = &p->var->trace->records[i];
+        struct pair_answer *a = &p->answers[i];
+        script_census_set allowed = 0;
+        rc = measure_edits(x, y, &a->edits, e);
+        if (rc == ERR_OK && t)
+            rc = scripts_of(s, t, x, &allowed, e);
+        if (rc == ERR_OK && t)
+            rc = script_census_answer(s, t, x, allowed, &a->ref, e);
+        if (rc == ERR_OK && t)
+            rc = script_census_answer(s, t, y, allowed, &a->var, e);
+    }
+    script_census_free(s);
+    return rc == ERR_OK ? sum_answers(w, p, e) : rc;
 }
 
 static enum err_code force(struct whole *w, struct pair *p, struct lm *var,
@@ -268,7 +244,89 @@ static enum err_code force(struct whole *w, struct pair *p, struct lm *var,
     if (rc != ERR_OK)
         return rc;
     p->forced = true;
-    return sum_up(p, e);
+    if (o->forced_prompts) {
+        struct position *of_prompts = NULL;
+        size_t n = 0;
+        f.prompts = true;
+        rc = forced_run(w->ref, var, p->ref->trace, &f, &of_prompts, &n, e);
+        if (rc == ERR_OK)
+            rc = figures_by_role(of_prompts, n, w->c.cluster, w->c.n_clusters, p->by_role, e);
+        free(of_prompts);
+        if (rc != ERR_OK)
+            return rc;
+        p->has_roles = true;
+    }
+    return figures_sum(p->positions, p->n_positions, w->c.cluster, w->c.n_clusters, w->c.decided,
+                       &p->f, e);
+}
+
+/* ---- the reference itself -----------------------------------------------------------------------
+ */
+
+/* Records of one line of the prompt file, all its turns, are one cluster. */
+static enum err_code cluster_records(struct comparison *c, struct err *e)
+{
+    const struct trace *t = c->variants[0].trace;
+    c->cluster = calloc(t->n + 1, sizeof *c->cluster);
+    if (!c->cluster)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    for (size_t i = 0; i < t->n; i++) {
+        bool first = t->records[i].turn == 0 || i == 0 ||
+                     strcmp(t->records[i].custom_id, t->records[i - 1].custom_id) != 0;
+        c->n_clusters += first;
+        c->cluster[i] = (int32_t)c->n_clusters - 1;
+    }
+    return ERR_OK;
+}
+
+/* The noise floor: the reference against itself in the other arithmetic, along its own answers.
+ * Repeats, batches and chunks have the same bits (compare --self shows it), and add nothing. */
+static enum err_code measure_floor(struct whole *w, const struct compare_options *o, struct err *e)
+{
+    struct comparison *c = &w->c;
+    struct engine_options other = o->engine;
+    struct trace few = *c->variants[0].trace;
+    struct forced_options f = {.max_per_record = o->forced_max, .interrupted = o->interrupted};
+    struct position *positions = NULL;
+    struct lm *m;
+    size_t n = 0;
+    bool was_f32 = kern_arith(engine_kern(w->ref->engine)) == KERN_F32;
+    few.n = MIN2(few.n, (size_t)FLOOR_RECORDS);
+    other.kern.device = "cpu"; /* both arithmetics run there */
+    other.kern.arith = was_f32 ? KERN_MMA90 : KERN_F32;
+    if (o->on_phase)
+        o->on_phase(o->ctx, "noise floor", c->variants[0].name, few.n);
+    enum err_code rc = lm_open(&m, c->variants[0].path, &other, NULL, NULL, e);
+    if (rc != ERR_OK)
+        return rc;
+    rc = forced_run(w->ref, m, &few, &f, &positions, &n, e);
+    if (rc == ERR_OK)
+        rc = figures_margin_floor(positions, n, &c->decided, e);
+    if (rc == ERR_OK)
+        rc = figures_sum(positions, n, c->cluster, (size_t)c->cluster[few.n ? few.n - 1 : 0] + 1,
+                         c->decided, &c->floor, e);
+    c->has_floor = rc == ERR_OK;
+    snprintf(c->floor_path, sizeof c->floor_path, "%s", kern_arith_name(other.kern.arith));
+    free(positions);
+    lm_close(m);
+    return rc;
+}
+
+/* All figures of a pair. m: the variant's model, NULL for a trace. */
+static enum err_code hold_pair(struct whole *w, struct pair *p, struct lm *m,
+                               const struct compare_options *o, struct err *e)
+{
+    enum err_code rc = part(p, e);
+    if (rc == ERR_OK)
+        rc = describe_answers(w, p, e);
+    if (rc != ERR_OK || !m || !w->ref)
+        return rc;
+    rc = weights_compare(w->ref->ckpt, m->ckpt, kern_threads(engine_kern(m->engine)), &p->weights,
+                         &p->n_weights, e);
+    p->whole_weights =
+        p->n_weights == w->ref->ckpt->n_weights && p->n_weights == m->ckpt->n_weights;
+    bool alike = engine_hparams(m->engine)->n_vocab == engine_hparams(w->ref->engine)->n_vocab;
+    return rc == ERR_OK && alike && !o->no_forced ? force(w, p, m, o, e) : rc;
 }
 
 /* One variant after the reference: run or read it, then compare. */
@@ -280,6 +338,8 @@ static enum err_code take_variant(struct whole *w, size_t at, const struct compa
     struct pair *p = &c->pairs[at - 1];
     struct lm *m = NULL;
     enum err_code rc;
+    if (o->before)
+        o->before(o->ctx, at);
     if (v->is_trace) {
         v->bits_per_weight = NAN;
         rc = trace_read(&v->trace, v->path, e);
@@ -290,11 +350,15 @@ static enum err_code take_variant(struct whole *w, size_t at, const struct compa
     }
     p->ref = &c->variants[0];
     p->var = v;
-    if (rc == ERR_OK && comparable(p)) {
-        rc = part(p, e);
-        if (rc == ERR_OK && m && w->ref && !o->no_forced)
-            rc = force(w, p, m, o, e);
-    }
+    if (o->before)
+        o->before(o->ctx, 0);
+    if (rc == ERR_OK && m && w->ref)
+        judge_fields(w->ref->ckpt, m->ckpt, p->not_comparable, sizeof p->not_comparable);
+    if (rc == ERR_OK && !p->not_comparable[0])
+        judge_traces(p->ref->trace, v->trace, p->not_comparable, sizeof p->not_comparable);
+    p->forced_compare = p->not_comparable[0] && o->force_compare && p->ref->trace->n == v->trace->n;
+    if (rc == ERR_OK && (!p->not_comparable[0] || p->forced_compare))
+        rc = hold_pair(w, p, m, o, e);
     lm_close(m);
     return rc;
 }
@@ -304,7 +368,8 @@ static enum err_code take_reference(struct whole *w, const struct compare_option
     struct variant *v = &w->c.variants[0];
     if (v->is_trace) {
         v->bits_per_weight = NAN;
-        return trace_read(&v->trace, v->path, e);
+        enum err_code rc = trace_read(&v->trace, v->path, e);
+        return rc == ERR_OK ? cluster_records(&w->c, e) : rc;
     }
     enum err_code rc = lm_open(&w->ref, v->path, &o->engine, o->on_plan, o->ctx, e);
     if (rc != ERR_OK)
@@ -312,20 +377,110 @@ static enum err_code take_reference(struct whole *w, const struct compare_option
     snprintf(w->c.arith, sizeof w->c.arith, "%s",
              kern_arith_name(kern_arith(engine_kern(w->ref->engine))));
     snprintf(w->c.device, sizeof w->c.device, "%s", kern_device(engine_kern(w->ref->engine)));
-    return run_variant(&w->c, v, w->ref, o, e);
+    rc = run_variant(&w->c, v, w->ref, o, e);
+    if (rc == ERR_OK)
+        rc = cluster_records(&w->c, e);
+    if (rc == ERR_OK && !o->no_forced && !o->no_floor && w->c.variants[0].trace->n)
+        rc = measure_floor(w, o, e);
+    return rc;
 }
 
-static void conclude(struct comparison *c)
+/* ---- the verdict --------------------------------------------------------------------------------
+ */
+
+/* A side against itself: repeats always, its paths where a pair of it differs. */
+static enum err_code check_side(struct comparison *c, size_t at, bool paths,
+                                const struct compare_options *o, struct err *e)
 {
+    struct variant *v = &c->variants[at];
+    struct self_options s = {.path = v->path,
+                             .prompts = o->prompts,
+                             .max_lines = JUDGED_LINES,
+                             .engine = o->engine,
+                             .defaults = o->defaults,
+                             .special = o->special,
+                             .repeats = 2,
+                             .cells = !paths      ? "repeat"
+                                      : o->oracle ? "repeat,batch,chunk,graph,expand,oracle"
+                                                  : "repeat,batch,chunk,graph,expand",
+                             .interrupted = o->interrupted};
+    /* The cells need a batch, whatever the runs had. */
+    s.engine.batch_seqs = MAX2(s.engine.batch_seqs, JUDGED_BATCH);
+    if (o->on_phase)
+        o->on_phase(o->ctx, paths ? "repeats and paths" : "repeats", v->name, 0);
+    if (o->before)
+        o->before(o->ctx, at);
+    enum err_code rc = self_run(&v->checks, &s, e);
+    v->checked = rc == ERR_OK;
+    if (o->before)
+        o->before(o->ctx, 0);
+    return err_wrap(e, rc, "%s against itself", v->name);
+}
+
+static enum err_code check_sides(struct comparison *c, const struct compare_options *o,
+                                 struct err *e)
+{
+    enum err_code rc = ERR_OK;
+    bool any = false;
+    for (size_t i = 0; i + 1 < c->n_variants; i++)
+        any |= !c->pairs[i].same_ids && !c->pairs[i].not_comparable[0];
+    for (size_t i = 0; i < c->n_variants && rc == ERR_OK; i++) {
+        const struct pair *p = i ? &c->pairs[i - 1] : NULL;
+        bool paths = p ? !p->same_ids && !p->not_comparable[0] : any;
+        if (!c->variants[i].is_trace)
+            rc = check_side(c, i, paths, o, e);
+    }
+    return rc;
+}
+
+static bool fails(struct comparison *c, const struct pair *p, const char *what, double value,
+                  double bound, bool at_most)
+{
+    if (isnan(bound))
+        return false;
+    /* A figure that is not there has not passed. */
+    if (at_most ? value <= bound : value >= bound)
+        return false;
+    if (!c->gate[0])
+        snprintf(c->gate, sizeof c->gate, "%s: %s is %.6g, expected at %s %.6g", p->var->name, what,
+                 value, at_most ? "most" : "least", bound);
+    return true;
+}
+
+static bool fails_gates(struct comparison *c, const struct pair *p, const struct compare_gates *g)
+{
+    const struct figures none = {.kl = {NAN, NAN, NAN}}, *f = p->forced ? &p->f : &none;
+    double nothing = p->forced ? 0 : (double)NAN;
+    bool failed = fails(c, p, "KL", f->kl.value + nothing, g->max_kl, true);
+    failed |= fails(c, p, "KL 99 %", f->kl_quantile[2].value + nothing, g->max_kl_p99, true);
+    failed |= fails(c, p, "agreement", f->agreement.value + nothing, g->min_agreement, false);
+    failed |= fails(c, p, "agreement where decided", f->agreement_decided.value + nothing,
+                    g->min_decided, false);
+    failed |=
+        fails(c, p, "perplexity ratio", f->var_ppl / f->ref_ppl + nothing, g->max_ppl_ratio, true);
+    failed |= fails(c, p, "exact match", p->exact.value, g->min_exact, false);
+    return failed;
+}
+
+static void conclude(struct comparison *c, const struct compare_options *o)
+{
+    const struct compare_gates *g = &o->gates;
+    const double bounds[] = {g->max_kl,      g->max_kl_p99,    g->min_agreement,
+                             g->min_decided, g->max_ppl_ratio, g->min_exact};
+    for (size_t i = 0; i < ARRAY_LEN(bounds); i++)
+        c->has_gates |= !isnan(bounds[i]);
     c->verdict = COMPARE_SAME;
     for (size_t i = 0; i + 1 < c->n_variants; i++) {
-        const struct pair *p = &c->pairs[i];
-        if (p->not_comparable[0]) {
-            c->verdict = COMPARE_NOT_COMPARABLE;
-            return;
-        }
-        if (!p->same_ids || (c->exact && !p->same_bits))
-            c->verdict = COMPARE_DIFFER;
+        struct pair *p = &c->pairs[i];
+        enum compare_verdict v = COMPARE_SAME;
+        judge_pair(c, p);
+        if (p->verdict == VERDICT_NONDETERMINISTIC)
+            v = COMPARE_NONDETERMINISTIC;
+        else if (p->verdict == VERDICT_NOT_COMPARABLE)
+            v = COMPARE_NOT_COMPARABLE;
+        else if (c->has_gates ? fails_gates(c, p, g) : !p->same_ids || (c->exact && !p->same_bits))
+            v = COMPARE_DIFFER;
+        c->verdict = MAX2(c->verdict, v);
     }
 }
 
@@ -338,6 +493,7 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
         return err_set(e, ERR_NOMEM, "out of memory");
     c->n_variants = o->n_paths;
     c->exact = o->exact;
+    c->decided = COMPARE_DECIDED;
     c->variants = calloc(o->n_paths, sizeof *c->variants);
     c->pairs = calloc(o->n_paths, sizeof *c->pairs);
     enum err_code rc = ERR_OK;
@@ -360,8 +516,10 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
         rc = take_reference(w, o, e);
     for (size_t i = 1; i < o->n_paths && rc == ERR_OK; i++)
         rc = take_variant(w, i, o, e);
+    if (rc == ERR_OK && models && !o->no_judge)
+        rc = check_sides(c, o, e);
     if (rc == ERR_OK)
-        conclude(c);
+        conclude(c, o);
 out:
     if (rc != ERR_OK)
         compare_free(c);
@@ -381,9 +539,12 @@ void compare_free(struct comparison *c)
     for (size_t i = 0; c->pairs && i + 1 < c->n_variants; i++) {
         free(c->pairs[i].partings);
         free(c->pairs[i].positions);
+        free(c->pairs[i].answers);
+        free(c->pairs[i].weights);
     }
     free(c->variants);
     free(c->pairs);
+    free(c->cluster);
     lm_close(w->ref);
     free(w);
 }

@@ -8,12 +8,23 @@
 #ifndef ASSAY_EVALS_COMPARE_H
 #define ASSAY_EVALS_COMPARE_H
 
-#include "common/stats.h"
-#include "evals/measure.h"
+#include <math.h>
+
+#include "evals/script_census.h"
+#include "evals/figures.h"
+#include "evals/self.h"
+#include "evals/weights.h"
 #include "infer/batch.h"
 
-/* A position is decided when the reference's margin is at least this many logits. */
+/* A position is decided when the reference's margin is above the noise floor; above so many logits
+ * where the floor was not measured. */
 #define COMPARE_DECIDED 1.0f
+
+/* One answer of both sides, free-running. */
+struct pair_answer {
+    int64_t edits; /* -1: not counted (measure.h) */
+    struct script_census_answer ref, var;
+};
 
 struct variant {
     const char *path;
@@ -24,25 +35,60 @@ struct variant {
     double bits_per_weight; /* over all weights; NaN: a trace */
     struct batch_result run;
     double run_seconds; /* speed.json only */
+    bool checked;       /* against itself: repeats, and paths where a pair differs */
+    struct self_report checks;
+};
+
+/* Which of the faults that look alike (judge.h); UNKNOWN: other tokens, and nothing can be run. */
+enum pair_verdict {
+    VERDICT_SAME,
+    VERDICT_QUANTIZATION,
+    VERDICT_PATH,
+    VERDICT_UNKNOWN,
+    VERDICT_OTHER_MODEL,
+    VERDICT_NOT_COMPARABLE,
+    VERDICT_NONDETERMINISTIC
 };
 
 struct pair {
     const struct variant *ref, *var;
     char not_comparable[256]; /* why, or empty */
-    struct parting *partings; /* one per record of the reference */
+    bool forced_compare;      /* compared all the same */
+    enum pair_verdict verdict;
+    char evidence[512], unchecked[512]; /* in words */
+    struct parting *partings;           /* one per record of the reference */
     size_t n_records;
     bool same_ids, same_bits;   /* of every record */
     size_t n_same;              /* records with the same ids */
     bool forced;                /* positions are filled */
     struct position *positions; /* by record, then index */
-    size_t n_positions, n_not_finite, n_decided;
-    struct stats_interval kl, kl_rev, agreement, agreement_decided;
-    double kl_median, kl_p99, kl_max;
-    double ref_ppl, var_ppl;
-    struct stats_interval ppl_log_ratio; /* ln(var_ppl / ref_ppl) */
+    size_t n_positions;
+    struct figures f; /* of the positions */
+    bool has_roles;
+    struct figures_role by_role[ROLE_OF_KINDS]; /* of the prompts; answers are in f */
+    struct pair_answer *answers;                /* one per record */
+    bool has_census;                            /* scripts and coherence are known */
+    /* Over answers, by prompt: share with the same tokens; of the reference's tokens, the share at
+     * the start that is common and the edits; tokens of the variant for each of the reference;
+     * share of the variant's tokens before its first fault. */
+    struct stats_interval exact, common, edits, length, coherent;
+    struct weight_error *weights; /* two models only */
+    size_t n_weights;
+    bool whole_weights; /* every tensor of both is among them */
 };
 
-enum compare_verdict { COMPARE_SAME, COMPARE_DIFFER, COMPARE_NOT_COMPARABLE };
+/* The greatest of the pairs'; NONDETERMINISTIC above NOT_COMPARABLE above DIFFER. */
+enum compare_verdict {
+    COMPARE_SAME,
+    COMPARE_DIFFER,
+    COMPARE_NOT_COMPARABLE,
+    COMPARE_NONDETERMINISTIC
+};
+
+/* Bounds on a pair's figures; NaN: none. With any, DIFFER is decided by them and not by tokens. */
+struct compare_gates {
+    double max_kl, max_kl_p99, min_agreement, min_decided, max_ppl_ratio, min_exact;
+};
 
 struct comparison {
     struct variant *variants; /* [0] is the reference */
@@ -50,8 +96,17 @@ struct comparison {
     struct pair *pairs; /* n_variants - 1 */
     struct census census;
     char arith[16], device[32];
-    bool exact; /* bits were demanded */
+    int32_t *cluster; /* of each record of the reference: its line */
+    size_t n_clusters;
+    /* The reference against itself on another path: what a figure may be without any loss. */
+    bool has_floor;
+    struct figures floor;
+    char floor_path[32]; /* "mma90" */
+    float decided;       /* margin above which a position is decided */
+    bool exact;          /* bits were demanded */
     enum compare_verdict verdict;
+    bool has_gates;
+    char gate[320]; /* the first that failed, in words, or empty */
 };
 
 struct compare_options {
@@ -61,6 +116,12 @@ struct compare_options {
     struct engine_options engine;
     struct prompt_defaults defaults;
     bool special, exact, no_forced;
+    bool no_floor;       /* the noise floor is not measured */
+    bool forced_prompts; /* the prompts too, by role of token */
+    bool no_judge;       /* no repeats, no paths: tokens alone */
+    bool force_compare;
+    bool oracle; /* of a device: its arithmetic on the CPU too */
+    struct compare_gates gates;
     int64_t forced_max;    /* positions of a record that are forced at most; 0: all */
     const char *trace_dir; /* traces of runs made here are written there */
     const volatile int *interrupted;
@@ -68,12 +129,19 @@ struct compare_options {
     void (*on_phase)(void *ctx, const char *what, const char *name, uint64_t total);
     void (*on_progress)(void *ctx, uint64_t done);
     void *ctx;
+    /* Tests: before the variant's runs (and before the reference's), to plant a fault. */
+    void (*before)(void *ctx, size_t variant);
 };
+
+#define COMPARE_GATES_NONE                                                                         \
+    ((struct compare_gates){(double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN,       \
+                            (double)NAN})
 
 MUST_USE enum err_code compare_run(struct comparison **c, const struct compare_options *o,
                                    struct err *e);
 void compare_free(struct comparison *c);
-const char *compare_verdict_name(enum compare_verdict v); /* "same", "differ", "not comparable" */
+const char *compare_verdict_name(enum compare_verdict v); /* "same", "differ", ... */
+const char *pair_verdict_name(enum pair_verdict v);       /* "path", "quantization", ... */
 
 /* A reference's tokenizer, for reports that show text: opened from the first model among the
  * paths; NULL when all are traces. Owned by the comparison. */

@@ -24,7 +24,8 @@ struct forcer {
     float *rows;     /* [SEGMENT][n_vocab] of the reference */
     double *scratch; /* 2 n_vocab */
     bool second;     /* rows are the variant's now */
-    int64_t base;    /* position of the segment's first scored token */
+    bool prompts;
+    int64_t base; /* position of the segment's first scored token */
     int32_t record, first_index;
     int64_t n_rows, n_got;
     const int32_t *tokens; /* the whole sequence */
@@ -47,6 +48,9 @@ static void on_row(void *user, void *req_user, const struct row_info *row)
     measure_position(mine, row->logits, f->n_vocab, f->tokens[row->pos], f->scratch, &f->out[i]);
     f->out[i].record = f->record;
     f->out[i].index = f->first_index + (int32_t)i;
+    f->out[i].role = !f->prompts                                                ? ROLE_OF_ANSWER
+                     : tokenizer_is_special(f->ref.m->tok, f->tokens[row->pos]) ? ROLE_OF_TEMPLATE
+                                                                                : ROLE_OF_USER;
 }
 
 static void on_done(void *user, void *req_user, enum finish_reason why, const char *text,
@@ -79,8 +83,9 @@ static enum err_code score(struct forcer *f, struct side *s, struct err *e)
     return rc;
 }
 
-static enum err_code force_record(struct forcer *f, const struct trace_record *r, int64_t most,
-                                  struct position *out, struct err *e)
+/* Positions from, from + 1, ... of the sequence, `most` of them. */
+static enum err_code force_record(struct forcer *f, const struct trace_record *r, int64_t from,
+                                  int64_t most, struct position *out, struct err *e)
 {
     size_t all = (size_t)r->n_prompt + r->n;
     int32_t *seq = malloc((all + 1) * sizeof *seq);
@@ -92,7 +97,7 @@ static enum err_code force_record(struct forcer *f, const struct trace_record *r
     f->tokens = seq;
     enum err_code rc = ERR_OK;
     for (int64_t at = 0; at < most && rc == ERR_OK; at += SEGMENT) {
-        f->base = r->n_prompt + at;
+        f->base = from + at;
         f->first_index = (int32_t)at;
         f->n_rows = MIN2(SEGMENT, most - at);
         f->out = out + at;
@@ -108,7 +113,7 @@ static enum err_code force_record(struct forcer *f, const struct trace_record *r
 
 static int64_t forced_tokens(const struct trace_record *r, const struct forced_options *o)
 {
-    int64_t n = (int64_t)r->n;
+    int64_t n = o->prompts ? MAX2(r->n_prompt - 1, 0) : (int64_t)r->n;
     return o->max_per_record && n > o->max_per_record ? o->max_per_record : n;
 }
 
@@ -119,7 +124,7 @@ static enum err_code force_all(struct forcer *f, const struct trace *t,
         const struct trace_record *r = &t->records[i];
         int64_t most = forced_tokens(r, o);
         f->record = (int32_t)i;
-        enum err_code rc = force_record(f, r, most, out, e);
+        enum err_code rc = force_record(f, r, o->prompts ? 1 : r->n_prompt, most, out, e);
         if (rc != ERR_OK)
             return err_wrap(e, rc, "forced along '%s'", r->custom_id);
         out += most;
@@ -135,7 +140,7 @@ enum err_code forced_run(struct lm *ref, struct lm *var, const struct trace *t,
                          const struct forced_options *o, struct position **positions, size_t *n,
                          struct err *e)
 {
-    struct forcer f = {.n_vocab = engine_hparams(ref->engine)->n_vocab};
+    struct forcer f = {.n_vocab = engine_hparams(ref->engine)->n_vocab, .prompts = o->prompts};
     *n = 0;
     *positions = NULL;
     if (f.n_vocab != engine_hparams(var->engine)->n_vocab)

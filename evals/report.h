@@ -6,7 +6,7 @@
 
 #include "evals/compare.h"
 
-#define REPORT_VERSION 1
+#define REPORT_VERSION 2
 
 void report_json(const struct comparison *c, struct strbuf *out);     /* docs/formats.md */
 void report_markdown(const struct comparison *c, struct strbuf *out); /* tables for a ticket */

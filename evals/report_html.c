@@ -18,9 +18,11 @@ static void put_verdict(struct strbuf *b, const struct comparison *c)
     struct strbuf line = {0};
     html_heading(b, 2, "verdict", "Verdict");
     strbuf_printf(&line, "%s, against %s (%s arithmetic, %zu answers).",
-                  c->verdict == COMPARE_SAME     ? "All variants give the same tokens"
-                  : c->verdict == COMPARE_DIFFER ? "Variants differ"
-                                                 : "NOT COMPARABLE",
+                  c->verdict == COMPARE_SAME
+                      ? c->has_gates ? "All gates hold" : "All variants give the same tokens"
+                  : c->verdict == COMPARE_DIFFER         ? "Variants differ"
+                  : c->verdict == COMPARE_NOT_COMPARABLE ? "NOT COMPARABLE"
+                                                         : "A side does not repeat itself",
                   c->variants[0].name, c->variants[0].trace->head.arith, c->variants[0].trace->n);
     html_paragraph(b, line.data ? line.data : "");
     strbuf_puts(b, "<ul>");
@@ -59,19 +61,19 @@ static void put_variant_row(struct strbuf *b, const struct variant *v, const str
     html_cell_number(b, v->bits_per_weight, 4);
     if (!p) {
         html_cell(b, "reference");
-    } else if (p->not_comparable[0]) {
+    } else if (!p->partings) {
         html_cell(b, "NOT COMPARABLE");
     } else {
         strbuf_printf(&line, "%zu of %zu", p->n_same, p->n_records);
         html_cell(b, line.data ? line.data : "");
     }
     if (p && p->forced) {
-        put_interval(b, p->kl, 1, 4);
-        put_interval(b, p->kl_rev, 1, 4);
-        html_cell_number(b, p->kl_p99, 4);
-        put_interval(b, p->agreement, 100, 4);
-        put_interval(b, p->agreement_decided, 100, 4);
-        html_cell_number(b, p->var_ppl, 5);
+        put_interval(b, p->f.kl, 1, 4);
+        put_interval(b, p->f.kl_rev, 1, 4);
+        put_interval(b, p->f.kl_quantile[2], 1, 4);
+        put_interval(b, p->f.agreement, 100, 4);
+        put_interval(b, p->f.agreement_decided, 100, 4);
+        html_cell_number(b, p->f.var_ppl, 5);
     } else {
         for (int i = 0; i < 6; i++)
             html_cell(b, "");
@@ -79,6 +81,26 @@ static void put_variant_row(struct strbuf *b, const struct variant *v, const str
     html_row_end(b);
     b->failed |= line.failed;
     strbuf_free(&line);
+}
+
+/* The reference against itself: the same columns, without weights and answers. */
+static void put_floor_row(struct strbuf *b, const struct comparison *c)
+{
+    struct strbuf name = {0};
+    strbuf_printf(&name, "noise floor: the reference in %s", c->floor_path);
+    html_row_begin(b);
+    html_cell(b, name.data ? name.data : "");
+    for (int i = 0; i < 3; i++)
+        html_cell(b, "");
+    put_interval(b, c->floor.kl, 1, 4);
+    put_interval(b, c->floor.kl_rev, 1, 4);
+    put_interval(b, c->floor.kl_quantile[2], 1, 4);
+    put_interval(b, c->floor.agreement, 100, 4);
+    put_interval(b, c->floor.agreement_decided, 100, 4);
+    html_cell_number(b, c->floor.var_ppl, 5);
+    html_row_end(b);
+    b->failed |= name.failed;
+    strbuf_free(&name);
 }
 
 static void put_variants(struct strbuf *b, const struct comparison *c)
@@ -92,13 +114,15 @@ static void put_variants(struct strbuf *b, const struct comparison *c)
         {"KL reverse", "of the variant against the reference", true},
         {"KL 99 %", "quantile over positions", true},
         {"agreement %", "same best token", true},
-        {"decided %", "the same, where the reference's margin is at least 1 logit", true},
+        {"decided %", "the same, where the reference's margin is above its noise floor", true},
         {"perplexity", "on the reference's own answers", true},
     };
     html_heading(b, 2, "variants", "Variants");
     html_table_begin(b, NULL, columns, ARRAY_LEN(columns));
     for (size_t i = 0; i < c->n_variants; i++)
         put_variant_row(b, &c->variants[i], i ? &c->pairs[i - 1] : NULL);
+    if (c->has_floor)
+        put_floor_row(b, c);
     html_table_end(b);
 }
 
@@ -120,7 +144,7 @@ static enum err_code put_size_plot(struct strbuf *b, const struct comparison *c,
         if (!c->pairs[i - 1].forced)
             continue;
         x[n] = (double)c->variants[i].bytes * 1e-6;
-        y[n] = c->pairs[i - 1].kl.value;
+        y[n] = c->pairs[i - 1].f.kl.value;
         labels[n++] = c->variants[i].name;
     }
     if (n) {
@@ -323,7 +347,7 @@ static enum err_code put_pair(struct strbuf *b, const struct comparison *c, cons
                               struct err *e)
 {
     html_heading(b, 2, NULL, p->var->name);
-    if (p->not_comparable[0]) {
+    if (!p->partings) {
         html_paragraph(b, "NOT COMPARABLE: no figures.");
         html_paragraph(b, p->not_comparable);
         return ERR_OK;

@@ -16,10 +16,14 @@ void report_number(struct strbuf *out, double v, int digits)
 void report_sentence(const struct pair *p, struct strbuf *out)
 {
     strbuf_printf(out, "%s: ", p->var->name);
-    if (p->not_comparable[0]) {
+    if (p->verdict == VERDICT_NOT_COMPARABLE) {
         strbuf_printf(out, "NOT COMPARABLE, %s", p->not_comparable);
         return;
     }
+    strbuf_printf(out, "%s (%s)", pair_verdict_name(p->verdict), p->evidence);
+    if (!p->partings)
+        return;
+    strbuf_puts(out, ": ");
     if (p->same_ids)
         strbuf_printf(out, "the same tokens in all %zu answers, %s", p->n_records,
                       p->same_bits ? "the same bits" : "other logits");
@@ -29,13 +33,13 @@ void report_sentence(const struct pair *p, struct strbuf *out)
     if (!p->forced)
         return;
     strbuf_puts(out, "; KL ");
-    report_number(out, p->kl.value, 4);
+    report_number(out, p->f.kl.value, 4);
     strbuf_puts(out, " nats, top-1 agreement ");
-    report_number(out, p->agreement.value * 100, 4);
+    report_number(out, p->f.agreement.value * 100, 4);
     strbuf_puts(out, " % (");
-    report_number(out, p->agreement_decided.value * 100, 4);
+    report_number(out, p->f.agreement_decided.value * 100, 4);
     strbuf_puts(out, " % where decided), perplexity x");
-    report_number(out, p->var_ppl / p->ref_ppl, 5);
+    report_number(out, p->f.var_ppl / p->f.ref_ppl, 5);
 }
 
 struct worst_key {
@@ -112,6 +116,52 @@ static void put_interval(struct strbuf *out, const char *key, struct stats_inter
     strbuf_putc(out, '}');
 }
 
+/* What forced positions come to; the same keys for a pair and for the noise floor. */
+static void put_figures(struct strbuf *out, const struct figures *f)
+{
+    strbuf_printf(out, "{\"positions\":%zu,\"decided\":%zu,\"not_finite\":%zu", f->n, f->n_decided,
+                  f->n_not_finite);
+    put_interval(out, "kl", f->kl);
+    put_interval(out, "kl_reverse", f->kl_rev);
+    put_interval(out, "js", f->js);
+    put_interval(out, "kl_median", f->kl_quantile[0]);
+    put_interval(out, "kl_p90", f->kl_quantile[1]);
+    put_interval(out, "kl_p99", f->kl_quantile[2]);
+    put_interval(out, "kl_p999", f->kl_quantile[3]);
+    put_figure(out, "kl_max", f->kl_max);
+    put_interval(out, "agreement", f->agreement);
+    put_interval(out, "agreement_decided", f->agreement_decided);
+    put_interval(out, "top_shared", f->top_shared);
+    put_interval(out, "rank", f->rank);
+    strbuf_printf(out, ",\"flips\":{\"lost\":%zu,\"gained\":%zu,\"moved\":%zu}", f->flips_lost,
+                  f->flips_gained, f->flips_moved);
+    put_figure(out, "ref_perplexity", f->ref_ppl);
+    put_figure(out, "var_perplexity", f->var_ppl);
+    put_interval(out, "log_perplexity_ratio", f->ppl_log_ratio);
+    strbuf_puts(out, ",\"kl_by_position\":[");
+    for (int i = 0; i < FIGURES_BINS; i++) {
+        strbuf_printf(out, "%s{\"from\":%d", i ? "," : "", figures_bin[i]);
+        put_interval(out, "kl", f->kl_bin[i]);
+        strbuf_putc(out, '}');
+    }
+    strbuf_puts(out, "]}");
+}
+
+static void put_census(struct strbuf *out, const char *key, const struct script_census_answer *a)
+{
+    put_key(out, key);
+    strbuf_printf(out, "{\"coherent\":%lld,\"fault\":\"%s\",\"loop\":%lld,\"stray\":[",
+                  (long long)a->coherent, a->fault, (long long)a->loop);
+    bool first = true;
+    for (int i = 0; i < SCRIPT_CENSUS_SCRIPTS; i++) {
+        if (!(a->stray >> i & 1))
+            continue;
+        strbuf_printf(out, "%s\"%s\"", first ? "" : ",", script_census_name(i));
+        first = false;
+    }
+    strbuf_puts(out, "]}");
+}
+
 /* What was forced, as 16 digits: the prompt with its earlier turns, then the reference's tokens.
  * Two reports can be held against each other answer by answer where this is equal. */
 static void put_text_hash(struct strbuf *out, const char *prompt, const struct position *p,
@@ -159,6 +209,11 @@ static void put_parting(struct strbuf *out, const struct pair *p, size_t i, size
                   r->n, p->var->trace->records[i].n, q->ref_token, q->var_token);
     put_figure(out, "ref_margin", (double)q->ref_margin);
     put_figure(out, "var_margin", (double)q->var_margin);
+    strbuf_printf(out, ",\"edits\":%lld", (long long)p->answers[i].edits);
+    if (p->has_census) {
+        put_census(out, "ref_text", &p->answers[i].ref);
+        put_census(out, "var_text", &p->answers[i].var);
+    }
     if (p->forced)
         put_losses(out, p, i, at);
     strbuf_putc(out, '}');
@@ -168,30 +223,47 @@ static void put_pair(struct strbuf *out, const struct pair *p)
 {
     strbuf_puts(out, "{\"variant\":");
     json_put_string(out, p->var->name, strlen(p->var->name));
-    if (p->not_comparable[0]) {
+    put_string(out, "verdict", pair_verdict_name(p->verdict));
+    put_string(out, "evidence", p->evidence);
+    put_string(out, "unchecked", p->unchecked);
+    if (p->not_comparable[0])
         put_string(out, "not_comparable", p->not_comparable);
+    if (!p->partings) {
         strbuf_putc(out, '}');
         return;
     }
     strbuf_printf(out, ",\"same_ids\":%s,\"same_bits\":%s,\"answers\":%zu,\"answers_same\":%zu",
                   p->same_ids ? "true" : "false", p->same_bits ? "true" : "false", p->n_records,
                   p->n_same);
+    put_interval(out, "exact_match", p->exact);
+    put_interval(out, "common_prefix", p->common);
+    put_interval(out, "edits_per_token", p->edits);
+    put_interval(out, "length_ratio", p->length);
+    put_interval(out, "coherent", p->coherent);
     if (p->forced) {
-        strbuf_printf(out, ",\"forced\":{\"positions\":%zu,\"decided\":%zu,\"not_finite\":%zu",
-                      p->n_positions, p->n_decided, p->n_not_finite);
-        put_interval(out, "kl", p->kl);
-        put_interval(out, "kl_reverse", p->kl_rev);
-        put_figure(out, "kl_median", p->kl_median);
-        put_figure(out, "kl_p99", p->kl_p99);
-        put_figure(out, "kl_max", p->kl_max);
-        put_interval(out, "agreement", p->agreement);
-        put_interval(out, "agreement_decided", p->agreement_decided);
-        put_figure(out, "ref_perplexity", p->ref_ppl);
-        put_figure(out, "var_perplexity", p->var_ppl);
-        put_interval(out, "log_perplexity_ratio", p->ppl_log_ratio);
+        put_key(out, "forced");
+        put_figures(out, &p->f);
+    }
+    static const char *const roles[] = {"answer", "user", "template"};
+    for (int i = ROLE_OF_USER; p->has_roles && i < ROLE_OF_KINDS; i++) {
+        strbuf_printf(out, "%s\"%s\":{\"positions\":%zu", i == ROLE_OF_USER ? ",\"roles\":{" : ",",
+                      roles[i], p->by_role[i].n);
+        put_interval(out, "kl", p->by_role[i].kl);
+        put_interval(out, "agreement", p->by_role[i].agreement);
+        strbuf_puts(out, i + 1 == ROLE_OF_KINDS ? "}}" : "}");
+    }
+    strbuf_puts(out, ",\"weights\":[");
+    for (size_t i = 0; i < p->n_weights; i++) {
+        const struct weight_error *w = &p->weights[i];
+        strbuf_puts(out, i ? ",{\"name\":" : "{\"name\":");
+        json_put_string(out, w->name, strlen(w->name));
+        put_string(out, "role", ckpt_role_name(w->role));
+        strbuf_printf(out, ",\"layer\":%d,\"bytes\":%llu", w->layer, (unsigned long long)w->bytes);
+        put_figure(out, "relative_rms", w->relative_rms);
+        put_figure(out, "sqnr", w->sqnr);
         strbuf_putc(out, '}');
     }
-    strbuf_puts(out, ",\"per_answer\":[");
+    strbuf_puts(out, "],\"per_answer\":[");
     size_t at = 0;
     for (size_t i = 0; i < p->n_records; i++) {
         if (i)
@@ -206,13 +278,20 @@ void report_json(const struct comparison *c, struct strbuf *out)
     strbuf_printf(out, "{\"assay_report\":%d", REPORT_VERSION);
     put_string(out, "tool", "assay " ASSAY_VERSION);
     put_string(out, "verdict", compare_verdict_name(c->verdict));
+    if (c->has_gates)
+        put_string(out, "failed_gate", c->gate);
     put_string(out, "reference", c->variants[0].name);
     put_string(out, "arith", c->arith);
     put_string(out, "device", c->device);
     put_string(out, "prompts", c->variants[0].trace->head.prompts);
     put_string(out, "tokenizer", c->variants[0].trace->head.tokenizer);
     put_string(out, "template", c->variants[0].trace->head.chat_template);
-    put_figure(out, "decided_margin", (double)COMPARE_DECIDED);
+    put_figure(out, "decided_margin", (double)c->decided);
+    if (c->has_floor) {
+        put_string(out, "noise_floor_path", c->floor_path);
+        put_key(out, "noise_floor");
+        put_figures(out, &c->floor);
+    }
     strbuf_puts(out, ",\"variants\":[");
     for (size_t i = 0; i < c->n_variants; i++) {
         const struct variant *v = &c->variants[i];
@@ -265,6 +344,20 @@ static void put_mega(struct strbuf *out, const struct variant *v)
         strbuf_printf(out, "%.1f", (double)v->bytes * 1e-6);
 }
 
+/* The reference against itself: what the figures above may be without any loss. */
+static void put_floor(struct strbuf *out, const struct comparison *c)
+{
+    if (!c->has_floor)
+        return;
+    strbuf_printf(out, "\nNoise floor, %s of the reference itself: KL ", c->floor_path);
+    report_number(out, c->floor.kl.value, 3);
+    strbuf_puts(out, ", agreement ");
+    report_number(out, c->floor.agreement.value * 100, 4);
+    strbuf_puts(out, " %. A position is decided above a margin of ");
+    report_number(out, (double)c->decided, 3);
+    strbuf_puts(out, ".\n");
+}
+
 void report_markdown(const struct comparison *c, struct strbuf *out)
 {
     strbuf_printf(out, "# Comparison: %s\n\n", compare_verdict_name(c->verdict));
@@ -288,23 +381,24 @@ void report_markdown(const struct comparison *c, struct strbuf *out)
             strbuf_puts(out, " | (reference) | | | | | |\n");
             continue;
         }
-        if (p->not_comparable[0]) {
+        if (!p->partings) {
             strbuf_puts(out, " | NOT COMPARABLE | | | | | |\n");
             continue;
         }
         strbuf_printf(out, " | %zu of %zu | ", p->n_same, p->n_records);
-        const double figures[] = {p->kl.value, p->kl.lo, p->kl.hi};
+        const double figures[] = {p->f.kl.value, p->f.kl.lo, p->f.kl.hi};
         report_number(out, p->forced ? figures[0] : NAN, 4);
         strbuf_puts(out, " | ");
         report_number(out, p->forced ? figures[1] : NAN, 3);
         strbuf_puts(out, " .. ");
         report_number(out, p->forced ? figures[2] : NAN, 3);
         strbuf_puts(out, " | ");
-        report_number(out, p->forced ? p->agreement.value * 100 : NAN, 4);
+        report_number(out, p->forced ? p->f.agreement.value * 100 : NAN, 4);
         strbuf_puts(out, " | ");
-        report_number(out, p->forced ? p->agreement_decided.value * 100 : NAN, 4);
+        report_number(out, p->forced ? p->f.agreement_decided.value * 100 : NAN, 4);
         strbuf_puts(out, " | ");
-        report_number(out, p->forced ? p->var_ppl : NAN, 5);
+        report_number(out, p->forced ? p->f.var_ppl : NAN, 5);
         strbuf_puts(out, " |\n");
     }
+    put_floor(out, c);
 }

@@ -331,6 +331,8 @@ static enum err_code open_all(struct batch *b, struct err *e)
                                 .no_prefix = o->no_prefix,
                                 .events = batch_job_events(o),
                                 .user = &b->work};
+    if (ro.events.on_layer)
+        ro.no_prefix = true; /* shared pages are not computed: their layers would be missing */
     b->jobs = calloc(b->most, sizeof(struct batch_job *));
     if (!b->jobs)
         return err_set(e, ERR_NOMEM, "out of memory");

@@ -6,6 +6,7 @@
 #include "common/io.h"
 #include "common/log.h"
 #include "infer/batch.h"
+#include "infer/engine_buffers.h"
 #include "infer/model_opts.h"
 #include "infer/once.h"
 #include "infer/score.h"
@@ -44,7 +45,8 @@ static void fill_rows(struct args *a, struct opt *rows)
          "seconds that running requests have after a signal (default 5)"},
         {OPT_FLAG, 0, "force", &a->force, 0, 0, NULL, NULL, "replace outputs that assay made"},
         {OPT_FLAG, 0, "json", &a->json, 0, 0, NULL, NULL, "JSON on standard output"},
-        {OPT_FLAG, 0, "plan", &a->plan, 0, 0, NULL, NULL, "print the memory plan and load nothing"},
+        {OPT_FLAG, 0, "plan", &a->plan, 0, 0, NULL, NULL,
+         "print the memory plan, with the lifetime of every buffer, and load nothing"},
         {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "Scoring"},
         {OPT_FLAG, 0, "score", &a->score, 0, 0, NULL, NULL,
          "teacher-forced log-probabilities of --batch prompts or of --text"},
@@ -83,29 +85,66 @@ static void print_plan(void *ctx, const char *path, const struct engine_plan *p)
              str_bytes(all, p->weights + p->kv + p->scratch + p->host));
 }
 
+/* What stands where while a step runs. */
+static void put_values(const struct engine_buffers *v, struct strbuf *b)
+{
+    strbuf_printf(b, "\n%-12s %12s %12s  %-12s %-12s %s\n", "block", "offset", "bytes",
+                  "written by", "last read by", "times");
+    for (size_t i = 0; i < v->n; i++) {
+        const struct engine_value *x = &v->values[i];
+        strbuf_printf(b, "%-12s %12zu %12zu  %-12s %-12s %d\n", x->block, x->offset, x->bytes,
+                      x->write, x->last_read, x->times);
+    }
+}
+
+static void put_values_json(const struct engine_buffers *v, struct strbuf *b)
+{
+    strbuf_puts(b, ",\"buffers\":[");
+    for (size_t i = 0; i < v->n; i++) {
+        const struct engine_value *x = &v->values[i];
+        strbuf_printf(b,
+                      "%s{\"block\":\"%s\",\"offset\":%zu,\"bytes\":%zu,\"written_by\":\"%s\","
+                      "\"layer\":%d,\"last_read_by\":\"%s\",\"times\":%d}",
+                      i ? "," : "", x->block, x->offset, x->bytes, x->write, x->layer, x->last_read,
+                      x->times);
+    }
+    strbuf_puts(b, "]}\n");
+}
+
 static enum err_code run_plan(const struct args *a, const struct engine_options *o, struct err *e)
 {
     struct checkpoint *c;
     struct engine_plan p;
+    struct engine_buffers v;
     enum err_code rc = checkpoint_open(&c, a->model, e);
     if (rc != ERR_OK)
         return rc;
     rc = engine_plan(c, o, &p, e);
+    if (rc == ERR_OK)
+        rc = engine_buffers_find(&v, c, o, e);
     checkpoint_close(c);
     if (rc != ERR_OK)
         return err_wrap(e, rc, "%s", a->model);
-    const char *form = a->json ? "{\"weights\":%llu,\"kv\":%llu,\"scratch\":%llu,\"host\":%llu,"
-                                 "\"pages\":%lld,\"ctx\":%lld,\"batch_tokens\":%d,"
-                                 "\"batch_seqs\":%d}\n"
-                               : "weights %llu\nkv %llu\nscratch %llu\nhost %llu\npages %lld\n"
-                                 "ctx %lld\nbatch_tokens %d\nbatch_seqs %d\n";
     struct strbuf b = {0};
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    strbuf_printf(&b, form, (unsigned long long)p.weights, (unsigned long long)p.kv,
-                  (unsigned long long)p.scratch, (unsigned long long)p.host, (long long)p.pages,
-                  (long long)p.ctx, p.batch_tokens, p.batch_seqs);
-#pragma GCC diagnostic pop
+    const struct {
+        const char *name;
+        uint64_t value;
+    } sums[] = {{"weights", p.weights},
+                {"kv", p.kv},
+                {"scratch", p.scratch},
+                {"host", p.host},
+                {"pages", (uint64_t)p.pages},
+                {"ctx", (uint64_t)p.ctx},
+                {"batch_tokens", (uint64_t)p.batch_tokens},
+                {"batch_seqs", (uint64_t)p.batch_seqs}};
+    for (size_t i = 0; i < ARRAY_LEN(sums); i++)
+        strbuf_printf(&b, a->json ? "%s\"%s\":%llu" : "%s%s %llu\n",
+                      !a->json ? ""
+                      : i      ? ","
+                               : "{",
+                      sums[i].name, (unsigned long long)sums[i].value);
+    (a->json ? put_values_json : put_values)(&v, &b);
+    engine_buffers_free(&v);
     return cmd_print(&b, e);
 }
 

@@ -27,6 +27,7 @@ struct engine {
     uint64_t *hash_dev;
     size_t page_bytes[2]; /* of a full and of a sliding layer */
     uint8_t **kv_of;      /* [n_layer] where the pages of each layer are */
+    size_t scratch_bytes, logits_bytes, hash_bytes;
     struct model_rope rope[2];
     int pages_max;
     struct engine_inputs in;   /* offsets in words */
@@ -132,6 +133,9 @@ enum err_code engine_new(struct engine **out, const struct checkpoint *c,
         rc = alloc_host(en, &z, e);
     if (rc != ERR_OK)
         goto out;
+    en->scratch_bytes = z.model_scratch;
+    en->logits_bytes = z.logits;
+    en->hash_bytes = z.hashes;
     memcpy(en->page_bytes, z.page_bytes, sizeof en->page_bytes);
     en->pages_max = (int)kv_pages_for(en->plan.ctx);
     en->in = z.in;
@@ -230,12 +234,39 @@ size_t engine_page_bytes(const struct engine *en, int layer)
     return en->page_bytes[model_hparams(en->m)->sliding[layer]];
 }
 
-enum err_code engine_zero_page(struct engine *en, int32_t page, struct err *e)
+static enum err_code fill_page(struct engine *en, int32_t page, uint8_t byte, struct err *e)
 {
     enum err_code rc = check_page(en, 0, page, e);
     for (int i = 0; rc == ERR_OK && i < model_hparams(en->m)->n_layer; i++)
-        rc = kern_zero(en->k, page_at(en, i, page), engine_page_bytes(en, i), e);
+        rc = kern_fill(en->k, page_at(en, i, page), byte, engine_page_bytes(en, i), e);
     return rc;
+}
+
+enum err_code engine_zero_page(struct engine *en, int32_t page, struct err *e)
+{
+    return fill_page(en, page, 0, e);
+}
+
+enum err_code engine_poison_page(struct engine *en, int32_t page, struct err *e)
+{
+    return fill_page(en, page, 0xff, e);
+}
+
+enum err_code engine_poison(struct engine *en, struct err *e)
+{
+    const struct {
+        void *p;
+        size_t bytes;
+    } blocks[] = {{en->scratch, en->scratch_bytes},
+                  {en->out_dev, en->out.bytes},
+                  {en->logits_dev, en->logits_bytes},
+                  {en->hash_dev, en->hash_bytes}};
+    for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
+        enum err_code rc = kern_fill(en->k, blocks[i].p, 0xff, blocks[i].bytes, e);
+        if (rc != ERR_OK)
+            return rc;
+    }
+    return kern_poison(en->k, e);
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */

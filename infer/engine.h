@@ -88,5 +88,10 @@ size_t engine_page_bytes(const struct engine *en, int layer);
 MUST_USE enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void *out,
                                         struct err *e);
 MUST_USE enum err_code engine_zero_page(struct engine *en, int32_t page, struct err *e);
+/* Every byte 0xff: K and V of the page are NaN. Tests of invariance. */
+MUST_USE enum err_code engine_poison_page(struct engine *en, int32_t page, struct err *e);
+/* Fills everything that a step makes anew (activations, outputs, logits, the backend's scratch)
+ * with NaN: what a step does not write it must not read. Pages stay. */
+MUST_USE enum err_code engine_poison(struct engine *en, struct err *e);
 
 #endif

@@ -80,6 +80,13 @@ out:
     return rc;
 }
 
+enum err_code lm_reload(struct lm *m, const struct engine_options *o, struct err *e)
+{
+    engine_free(m->engine);
+    m->engine = NULL;
+    return err_wrap(e, engine_new(&m->engine, m->ckpt, o, e), "%s", m->ckpt->path);
+}
+
 void lm_close(struct lm *m)
 {
     if (!m)

@@ -23,6 +23,9 @@ struct lm {
 typedef void (*lm_on_plan)(void *ctx, const char *path, const struct engine_plan *plan);
 MUST_USE enum err_code lm_open(struct lm **m, const char *path, const struct engine_options *o,
                                lm_on_plan on_plan, void *ctx, struct err *e);
+/* The same model on a fresh engine under other options; on an error it has none, and may be
+ * reloaded again or closed. */
+MUST_USE enum err_code lm_reload(struct lm *m, const struct engine_options *o, struct err *e);
 void lm_close(struct lm *m);
 
 /* Raw text plus the tokenizer's own BOS. special: added tokens in the text are parsed. */

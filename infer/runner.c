@@ -49,8 +49,9 @@ enum err_code runner_new(struct runner **out, struct engine *en, const struct to
     if (r->o.chunk <= 0 || r->o.chunk > r->plan.batch_tokens)
         r->o.chunk = r->plan.batch_tokens;
     const size_t n = (size_t)r->plan.batch_seqs;
-    /* Shared pages are not computed again, so their layers would be missing in a trace. */
-    r->kv = kv_new((int32_t)r->plan.pages, !o->no_prefix && !o->events.on_layer);
+    if (o->batch > 0)
+        r->plan.batch_seqs = MIN2(o->batch, r->plan.batch_seqs);
+    r->kv = kv_new((int32_t)r->plan.pages, !o->no_prefix);
     r->sampler = sampler_new(engine_hparams(en)->n_vocab);
     r->planned = calloc(n, sizeof *r->planned);
     r->pieces = calloc(n, sizeof *r->pieces);

@@ -55,15 +55,17 @@ struct runner_events {
     void (*on_done)(void *user, void *req_user, enum finish_reason why, const char *tail_text,
                     size_t len);
     /* When set: the hash of every operation's output row for the token at `pos` (trace level
-     * layers), in the order of the operations; layer -1 is outside the layers. */
+     * layers), in the order of the operations; layer -1 is outside the layers. Tokens whose pages
+     * are shared are not computed, and not given. */
     void (*on_layer)(void *user, void *req_user, int64_t pos, int layer, const char *op,
                      uint64_t hash);
 };
 
 struct runner_options {
     int chunk;      /* most prompt tokens of one piece; 0: the engine's batch_tokens */
+    int batch;      /* most requests of a step; 0: the engine's batch_seqs */
     bool no_prefix; /* do not share prefixes */
-    bool shuffle;   /* tests: pieces of a step in another order */
+    bool shuffle;   /* pieces of a step in another order: invariance */
     struct runner_events events;
     void *user;
 };

@@ -265,6 +265,8 @@ static enum err_code measure_quality(struct work *w, struct judgement *j)
         child_arg(&a, "%s", w->cell->prompts->path);
         child_arg(&a, "-o");
         child_arg(&a, "%s", out);
+        child_arg(&a, "--no-floor"); /* the gates ask for the figures alone */
+        child_arg(&a, "--no-judge");
         work_settings(&a, w->cell->setting, &plain);
         if (cell_child(w->run, &a, NULL, log, "01", w->r, &code, &rc, w->e)) {
             struct err why = {.text = ""};

@@ -7,7 +7,7 @@
 
 #include "common/json.h"
 
-#define REPORT_VERSION_READ 1 /* of evals' report.json */
+#define REPORT_VERSION_READ 2 /* of evals' report.json */
 
 static const char *const gates[GATE_COUNT] = {"repeat", "invariance", "tokens", "quality", "speed"};
 

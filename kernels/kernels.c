@@ -6,7 +6,11 @@
  */
 #include "kernels/cuda/cuda_private.h"
 
+#include <stdlib.h>
+
 static enum kern_fault planted;
+static _Atomic int n_open;       /* kerns that are open */
+static _Atomic uint32_t n_races; /* products since the start, for KERN_FAULT_RACE */
 
 void kern_plant(enum kern_fault f)
 {
@@ -16,6 +20,14 @@ void kern_plant(enum kern_fault f)
 enum kern_fault kern_planted(void)
 {
     return planted;
+}
+
+bool kern_planted_order(void)
+{
+    /* A hash, so that no number of products makes two runs alike. */
+    if (planted == KERN_FAULT_RACE)
+        return ((n_races++ * 2654435761u) >> 31) != 0;
+    return planted == KERN_FAULT_COMPANY && n_open > 1;
 }
 
 static const char *const arith_names[] = {"f32", "mma90"};
@@ -47,7 +59,7 @@ static enum err_code open_cuda(struct kern **k, const struct kern_options *o, st
 }
 
 /* "auto" is CUDA where it can compute the arithmetic, else the CPU; e then holds why not CUDA. */
-enum err_code kern_open(struct kern **k, const struct kern_options *o, struct err *e)
+static enum err_code open_any(struct kern **k, const struct kern_options *o, struct err *e)
 {
     const char *device = o->device ? o->device : "auto";
     bool any = strcmp(device, "auto") == 0;
@@ -64,10 +76,59 @@ enum err_code kern_open(struct kern **k, const struct kern_options *o, struct er
     return cpu_open(k, &chosen, e);
 }
 
+/* What the options ask of a backend that is open. */
+static enum err_code check_ways(const struct kern *k, const struct kern_options *o, struct err *e)
+{
+    static const char *const names[KERN_LAUNCH_KINDS] = {"usual", "eager", "blocking", "graph"};
+    int n_paths = 0;
+    if (o->launch >= KERN_LAUNCH_KINDS)
+        return err_set(e, ERR_USAGE, "launch %d: expected below %d", (int)o->launch,
+                       KERN_LAUNCH_KINDS);
+    if (!kern_launches(k, o->launch))
+        return err_set(e, ERR_DEVICE, "%s: no launch '%s' in this backend", k->device,
+                       names[o->launch]);
+    while (kern_paths(k)[n_paths])
+        n_paths++;
+    if (o->path < 0 || o->path > n_paths)
+        return err_set(e, ERR_DEVICE, "%s: kernel path %d, expected 0..%d", k->device, o->path,
+                       n_paths);
+    return ERR_OK;
+}
+
+enum err_code kern_open(struct kern **k, const struct kern_options *o, struct err *e)
+{
+    enum err_code rc = open_any(k, o, e);
+    if (rc != ERR_OK)
+        return rc;
+    n_open++;
+    rc = check_ways(*k, o, e);
+    if (rc != ERR_OK) {
+        kern_close(*k);
+        *k = NULL;
+        return rc;
+    }
+    (*k)->launch = o->launch;
+    (*k)->expand = o->expand;
+    return ERR_OK;
+}
+
 void kern_close(struct kern *k)
 {
-    if (k)
-        k->table->close(k);
+    if (!k)
+        return;
+    n_open--;
+    k->table->close(k);
+}
+
+bool kern_launches(const struct kern *k, enum kern_launch way)
+{
+    return way == KERN_LAUNCH_USUAL || (k->launches >> way & 1) != 0;
+}
+
+const char *const *kern_paths(const struct kern *k)
+{
+    static const char *const none[] = {NULL};
+    return k->paths ? k->paths : none;
 }
 
 enum kern_arith kern_arith(const struct kern *k)
@@ -159,14 +220,73 @@ enum err_code kern_download(struct kern *k, void *dst, const void *src, size_t b
 
 enum err_code kern_zero(struct kern *k, void *dst, size_t bytes, struct err *e)
 {
-    GUARDED(k, e, zero(k, dst, bytes, &found_));
+    return kern_fill(k, dst, 0, bytes, e);
+}
+
+enum err_code kern_fill(struct kern *k, void *dst, uint8_t byte, size_t bytes, struct err *e)
+{
+    GUARDED(k, e, fill(k, dst, byte, bytes, &found_));
+}
+
+enum err_code kern_poison(struct kern *k, struct err *e)
+{
+    GUARDED(k, e, poison(k, &found_));
+}
+
+static enum err_code load_parts(struct kern *k, const struct ckpt_weight *const *parts, int n,
+                                struct kern_weight **w, struct err *e)
+{
+    GUARDED(k, e, weight_load(k, parts, n, w, &found_));
+}
+
+/* The parts as options.expand has them: dense, beside those that hold the data. */
+struct expanded {
+    struct ckpt_weight *part;
+    const struct ckpt_weight **list;
+    void **owned;
+    int n;
+};
+
+static void expanded_free(struct expanded *x)
+{
+    for (int i = 0; x->owned && i < x->n; i++)
+        free(x->owned[i]);
+    free(x->owned);
+    free(x->list);
+    free(x->part);
+}
+
+static enum err_code expand_parts(const struct kern *k, const struct ckpt_weight *const *parts,
+                                  int n, bool shell, struct expanded *x, struct err *e)
+{
+    enum dtype type = k->arith == KERN_F32 ? DT_F32 : DT_BF16;
+    *x = (struct expanded){.n = n};
+    x->part = calloc((size_t)n, sizeof *x->part);
+    x->list = calloc((size_t)n, sizeof *x->list);
+    x->owned = calloc((size_t)n, sizeof *x->owned);
+    if (!x->part || !x->list || !x->owned)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    for (int i = 0; i < n; i++) {
+        enum err_code rc = kern_source_expand(parts[i], type, shell, &x->part[i], &x->owned[i], e);
+        if (rc != ERR_OK)
+            return rc;
+        x->list[i] = &x->part[i];
+    }
+    return ERR_OK;
 }
 
 enum err_code kern_weight_load(struct kern *k, const struct ckpt_weight *const *parts, int n,
                                struct kern_weight **w, struct err *e)
 {
     *w = NULL;
-    GUARDED(k, e, weight_load(k, parts, n, w, &found_));
+    if (!k->expand || n < 1)
+        return load_parts(k, parts, n, w, e);
+    struct expanded x;
+    enum err_code rc = expand_parts(k, parts, n, false, &x, e);
+    if (rc == ERR_OK)
+        rc = load_parts(k, x.list, n, w, e);
+    expanded_free(&x);
+    return rc;
 }
 
 void kern_weight_free(struct kern *k, struct kern_weight *w)
@@ -177,7 +297,14 @@ void kern_weight_free(struct kern *k, struct kern_weight *w)
 
 size_t kern_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n)
 {
-    return k->table->weight_bytes(k, parts, n);
+    if (!k->expand || n < 1)
+        return k->table->weight_bytes(k, parts, n);
+    struct expanded x;
+    size_t bytes = 0;
+    if (expand_parts(k, parts, n, true, &x, NULL) == ERR_OK)
+        bytes = k->table->weight_bytes(k, x.list, n);
+    expanded_free(&x);
+    return bytes;
 }
 
 int64_t kern_weight_rows(const struct kern_weight *w)
@@ -393,6 +520,11 @@ static enum err_code check_row_hash(const struct row_hash_args *a, struct err *e
     return ERR_OK;
 }
 
+static enum err_code wait_for(struct kern *k, struct err *e)
+{
+    GUARDED(k, e, wait(k, &found_));
+}
+
 #define X(op)                                                                                      \
     static enum err_code run_##op(struct kern *k, const struct op##_args *a, struct err *e)        \
     {                                                                                              \
@@ -401,7 +533,10 @@ static enum err_code check_row_hash(const struct row_hash_args *a, struct err *e
     enum err_code kern_##op(struct kern *k, const struct op##_args *a, struct err *e)              \
     {                                                                                              \
         enum err_code rc = check_##op(a, e);                                                       \
-        return rc == ERR_OK ? run_##op(k, a, e) : err_wrap(e, rc, #op);                            \
+        if (rc != ERR_OK)                                                                          \
+            return err_wrap(e, rc, #op);                                                           \
+        rc = run_##op(k, a, e);                                                                    \
+        return rc == ERR_OK && k->launch == KERN_LAUNCH_BLOCKING ? wait_for(k, e) : rc;            \
     }
 KERN_OPS(X)
 #undef X

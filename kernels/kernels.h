@@ -24,12 +24,23 @@ bool kern_arith_find(const char *name, enum kern_arith *a);
 struct kern;        /* one device and one arithmetic */
 struct kern_weight; /* a matrix in the backend's own order, still packed */
 
+/* How the operations of a step reach the device; the bits are the same. */
+enum kern_launch {
+    KERN_LAUNCH_USUAL,    /* the backend's own choice */
+    KERN_LAUNCH_EAGER,    /* one after the other, no graph */
+    KERN_LAUNCH_BLOCKING, /* each operation has ended before the next is launched */
+    KERN_LAUNCH_GRAPH,    /* replayed from a captured graph */
+    KERN_LAUNCH_KINDS
+};
+
 struct kern_options {
     const char *device; /* "cpu", "cuda:0", "auto" */
     enum kern_arith arith;
     int threads;     /* CPU; 0: par_default_threads */
     const char *isa; /* CPU: "auto", "c", "avx2", "avx512"; a name this machine lacks is an error */
-    bool eager;      /* CUDA: launch every operation by itself, never a recorded step */
+    enum kern_launch launch; /* ERR_DEVICE where the backend has no such way */
+    int path;                /* 0, or one of kern_paths: every product takes that one; CUDA */
+    bool expand; /* packed matrices are held as the dense values of rule 1; the bits are the same */
 };
 
 MUST_USE enum err_code kern_open(struct kern **k, const struct kern_options *o, struct err *e);
@@ -41,6 +52,9 @@ const char *kern_isa(const struct kern *k);    /* "avx2" */
 int kern_threads(const struct kern *k);
 /* Names of the instruction-set variants that run here, "c" first; NULL-ended. */
 const char *const *kern_isa_list(void);
+bool kern_launches(const struct kern *k, enum kern_launch way); /* can it launch so? */
+/* Names of the kernels that options.path may force, number 1 first; NULL-ended, or empty. */
+const char *const *kern_paths(const struct kern *k);
 
 /* ---- memory: 64-byte aligned, zeroed -------------------------------------------------------- */
 MUST_USE enum err_code kern_alloc(struct kern *k, size_t bytes, void **p, struct err *e);
@@ -50,6 +64,11 @@ MUST_USE enum err_code kern_upload(struct kern *k, void *dst, const void *src, s
 MUST_USE enum err_code kern_download(struct kern *k, void *dst, const void *src, size_t bytes,
                                      struct err *e);
 MUST_USE enum err_code kern_zero(struct kern *k, void *dst, size_t bytes, struct err *e);
+/* Every byte becomes `byte`: 0xff makes a NaN of every word of either type. */
+MUST_USE enum err_code kern_fill(struct kern *k, void *dst, uint8_t byte, size_t bytes,
+                                 struct err *e);
+/* Fills the backend's own scratch with NaN: no operation may read what it has not written. */
+MUST_USE enum err_code kern_poison(struct kern *k, struct err *e);
 
 /* ---- weights --------------------------------------------------------------------------------- */
 /* Stacks the rows of n parts (same K, same encoding and format) into one matrix. GGML blocks with

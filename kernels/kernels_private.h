@@ -31,7 +31,10 @@ struct kern_table {
                             struct err *e);
     enum err_code (*download)(struct kern *k, void *dst, const void *src, size_t bytes,
                               struct err *e);
-    enum err_code (*zero)(struct kern *k, void *dst, size_t bytes, struct err *e);
+    enum err_code (*fill)(struct kern *k, void *dst, uint8_t byte, size_t bytes, struct err *e);
+    enum err_code (*poison)(struct kern *k, struct err *e);
+    enum err_code (*wait)(struct kern *k,
+                          struct err *e); /* until all that was launched has ended */
     enum err_code (*weight_load)(struct kern *k, const struct ckpt_weight *const *parts, int n,
                                  struct kern_weight **w, struct err *e);
     void (*weight_free)(struct kern *k, struct kern_weight *w);
@@ -54,7 +57,11 @@ struct kern {
     int threads;
     const char *isa; /* static text */
     char device[16];
-    bool records;         /* steps are recorded */
+    bool records; /* steps are recorded */
+    enum kern_launch launch;
+    unsigned launches;        /* bit 1 << way of each that the backend has */
+    const char *const *paths; /* kern_paths */
+    bool expand;
     enum err_code failed; /* ERR_OK, or what every later call returns with `failure` */
     struct err failure;
 };
@@ -96,6 +103,11 @@ MUST_USE enum err_code kern_source_packed_row(const struct kern_source *s, int64
                                               struct err *e);
 /* The global scale of row r; 1 where there is none. */
 float kern_source_global(const struct kern_source *s, int64_t r);
+/* The values of a packed weight as a dense one of `type` (rule 1: f32, or bf16 for mma90); its
+ * data is on the heap. A dense weight is copied as a view, and *owned is NULL. shell: no data is
+ * made, for the memory plan. */
+MUST_USE enum err_code kern_source_expand(const struct ckpt_weight *w, enum dtype type, bool shell,
+                                          struct ckpt_weight *out, void **owned, struct err *e);
 /* Row r of a dense source as it is stored (s->dtype), k elements. */
 MUST_USE enum err_code kern_source_dense_row(const struct kern_source *s, int64_t r, void *out,
                                              struct err *e);
@@ -110,9 +122,18 @@ enum kern_fault {
     KERN_FAULT_SPLIT_EDGE,  /* attention splits begin a tile early when a step has more than one row
                              */
     KERN_FAULT_NEIGHBOUR,   /* a row takes up zero times the row before it */
-    KERN_FAULT_THREAD_ORDER /* threads other than the first add chunk sums descending */
+    KERN_FAULT_THREAD_ORDER, /* threads other than the first add chunk sums descending */
+    KERN_FAULT_RACE,         /* the order of chunk sums changes from product to product */
+    KERN_FAULT_COMPANY,      /* chunk sums added descending while another kern is open */
+    KERN_FAULT_SEQ_EDGE,     /* splits begin a tile early but for a step's first sequence */
+    KERN_FAULT_STALE,        /* the gate adds zero times what its output held before */
+    KERN_FAULT_PLAIN_C,      /* the variant "c" adds chunk sums descending */
+    KERN_FAULT_EXPAND,       /* expanded weights are rounded by another rule */
+    KERN_FAULT_KV8           /* K and V are rounded to 8 bits before rope */
 };
 void kern_plant(enum kern_fault f);
 enum kern_fault kern_planted(void);
+/* What RACE and COMPANY say of this product; other faults say no. */
+bool kern_planted_order(void);
 
 #endif

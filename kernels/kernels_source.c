@@ -5,6 +5,9 @@
  */
 #include "kernels/kernels_private.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 static enum dtype part_dtype(const struct ckpt_weight *w)
 {
     return w->enc == CKPT_DENSE ? w->dtype : DT_F32;
@@ -148,4 +151,82 @@ enum err_code kern_source_dense_row(const struct kern_source *s, int64_t r, void
         return ckpt_weight_decode(w, r, 1, out, e);
     ckpt_weight_stored_row(w, r, out);
     return ERR_OK;
+}
+
+/* ---- expansion --------------------------------------------------------------------------------
+ */
+
+/* One row by rule 1: bf16 from code, scale and bias at once, never through f32. */
+static void expand_row(const struct kern_source *s, int64_t r, const uint8_t *codes,
+                       const uint8_t *scales, const uint8_t *biases, bool f32, uint8_t *out)
+{
+    const struct qformat q = s->q;
+    const bool block = qformat_is_block(q), planted = kern_planted() == KERN_FAULT_EXPAND;
+    const float global = kern_source_global(s, r);
+    for (int64_t i = 0; i < s->k; i++) {
+        uint32_t code = qformat_code(codes, q.bits, i);
+        float scale = qformat_scale(scales, q.scale, i / q.group), bias = 0, element = 0;
+        if (block)
+            element = qformat_element(q.bits, code);
+        else
+            bias = qformat_scale(biases, q.scale, i / q.group);
+        float value = block ? element * (scale * global) : fmaf((float)code, scale, bias);
+        if (f32)
+            store_u32(out + 4 * i, f32_bits(value) & (planted ? ~0xffffu : ~0u));
+        else if (planted)
+            store_u16(out + 2 * i, (uint16_t)(f32_bits(value) >> 16));
+        else
+            store_u16(out + 2 * i, block ? qformat_block_bf16(element, scale, global)
+                                         : qformat_bf16(code, scale, bias, q.scale));
+    }
+}
+
+/* Rows of all experts where the weight is a stack of them. */
+static enum err_code expand_rows(const struct ckpt_weight *w, struct qformat q, bool f32,
+                                 uint8_t *out, struct err *e)
+{
+    const struct ckpt_weight *parts[] = {w};
+    struct kern_source s = {.parts = parts, .n = 1, .packed = true, .q = q};
+    enum err_code rc = ERR_OK;
+    s.k = ckpt_weight_k(w);
+    s.rows = ckpt_weight_rows(w);
+    size_t codes = qformat_row_bytes(q, s.k), out_bytes = (size_t)s.k * (f32 ? 4 : 2);
+    size_t scale_bytes = (size_t)(s.k / q.group) * (size_t)qformat_scale_size(q.scale);
+    uint8_t *row = malloc(codes + 2 * scale_bytes);
+    if (!row)
+        return err_set(e, ERR_NOMEM, "out of memory for a row of %lld", (long long)s.k);
+    uint8_t *scales = row + codes, *biases = scales + scale_bytes;
+    for (int64_t r = 0; rc == ERR_OK && r < s.rows; r++) {
+        rc = kern_source_packed_row(&s, r, row, scales, biases, e);
+        if (rc == ERR_OK)
+            expand_row(&s, r, row, scales, biases, f32, out + (size_t)r * out_bytes);
+    }
+    free(row);
+    return rc;
+}
+
+enum err_code kern_source_expand(const struct ckpt_weight *w, enum dtype type, bool shell,
+                                 struct ckpt_weight *out, void **owned, struct err *e)
+{
+    struct qformat q;
+    *out = *w;
+    *owned = NULL;
+    if (!ckpt_weight_packed_format(w, &q))
+        return ERR_OK;
+    size_t bytes = (size_t)ckpt_weight_rows(w) * (size_t)ckpt_weight_k(w) *
+                   (type == DT_F32 ? sizeof(float) : sizeof(uint16_t));
+    out->enc = CKPT_DENSE;
+    out->dtype = type;
+    out->data = out->scales = out->biases = out->globals = NULL;
+    out->blocks = NULL; /* experts lie together now, */
+    out->bytes = bytes;
+    out->rope_heads = out->row_step = 0; /* and all rows in canonical order */
+    out->minus_one = false;
+    if (shell)
+        return ERR_OK;
+    *owned = malloc(bytes);
+    if (!*owned)
+        return err_set(e, ERR_NOMEM, "%s: out of memory for %zu bytes", w->name, bytes);
+    out->data = *owned;
+    return expand_rows(w, q, type == DT_F32, *owned, e);
 }

@@ -104,6 +104,18 @@ enum err_code engine_zero_page(struct engine *en, int32_t page, struct err *e)
     return ERR_OK;
 }
 
+enum err_code engine_poison_page(struct engine *en, int32_t page, struct err *e)
+{
+    return engine_zero_page(en, page, e);
+}
+
+enum err_code engine_poison(struct engine *en, struct err *e)
+{
+    (void)en;
+    (void)e;
+    return ERR_OK;
+}
+
 static enum err_code misbehave(int32_t id, struct err *e)
 {
     switch (id) {

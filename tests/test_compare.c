@@ -29,6 +29,9 @@ static char *model(const char *name, enum tiny_form form)
     return dir;
 }
 
+static struct compare_gates gates = {(double)NAN, (double)NAN, (double)NAN,
+                                     (double)NAN, (double)NAN, (double)NAN};
+
 static struct comparison *compare(const char *const *paths, size_t n, enum kern_arith arith,
                                   int batch, bool exact)
 {
@@ -41,6 +44,8 @@ static struct comparison *compare(const char *const *paths, size_t n, enum kern_
                    .batch_seqs = batch,
                    .top_k = PROMPT_TOP_MAX},
         .exact = exact,
+        .forced_prompts = true,
+        .gates = gates,
         .trace_dir = test_folder()};
     struct comparison *c = NULL;
     struct err e = {.text = ""};
@@ -61,8 +66,10 @@ START_TEST(packed_and_expanded_are_the_same_bits)
     struct comparison *c = compare(paths, 2, f32 ? KERN_F32 : KERN_MMA90, 2, true);
     ck_assert_int_eq(c->verdict, COMPARE_SAME);
     ck_assert(c->pairs[0].same_bits && c->pairs[0].n_records == 4);
-    ck_assert(c->pairs[0].kl.value == 0 && c->pairs[0].agreement.value == 1);
+    ck_assert(c->pairs[0].f.kl.value == 0 && c->pairs[0].f.agreement.value == 1);
     ck_assert_uint_eq(c->pairs[0].n_positions, 9 + 7 + 4 + 4);
+    for (size_t i = 0; f32 && i < c->pairs[0].n_weights; i++)
+        ck_assert(c->pairs[0].weights[i].relative_rms == 0);
     for (size_t i = 0; i < c->pairs[0].n_positions; i++)
         ck_assert(c->pairs[0].positions[i].same_bits);
     compare_free(c);
@@ -78,10 +85,55 @@ START_TEST(other_weights_differ_and_have_figures)
     struct comparison *c = compare(paths, 2, KERN_F32, 4, false);
     const struct pair *p = &c->pairs[0];
     ck_assert_int_eq(c->verdict, COMPARE_DIFFER);
-    ck_assert(p->forced && p->kl.value > 0 && p->kl_rev.value > 0);
-    ck_assert(p->kl.lo <= p->kl.value && p->kl.value <= p->kl.hi);
-    ck_assert(p->ref_ppl >= 1 && p->var_ppl >= 1);
-    ck_assert_double_eq_tol(p->ppl_log_ratio.value, log(p->var_ppl / p->ref_ppl), 1e-9);
+    ck_assert(p->forced && p->f.kl.value > 0 && p->f.kl_rev.value > 0);
+    ck_assert(p->f.kl.lo <= p->f.kl.value && p->f.kl.value <= p->f.kl.hi);
+    ck_assert(p->f.ref_ppl >= 1 && p->f.var_ppl >= 1);
+    /* The floor is the reference's own bf16 path, and far below what the packed weights do. */
+    ck_assert(c->has_floor && c->floor.kl.value > 0 && c->floor.kl.value < p->f.kl.value);
+    ck_assert(c->decided > 0 && c->decided < COMPARE_DECIDED);
+    ck_assert_str_eq(c->floor_path, "mma90");
+    ck_assert(p->f.js.value > 0 && p->f.js.value < log(2) && p->f.top_shared.value < 1);
+    ck_assert(p->f.kl_quantile[0].value <= p->f.kl_quantile[3].value);
+    ck_assert(p->has_roles && p->by_role[ROLE_OF_ANSWER].n == 0);
+    ck_assert(p->by_role[ROLE_OF_USER].n > 10 && p->by_role[ROLE_OF_USER].kl.value > 0);
+    ck_assert(p->by_role[ROLE_OF_TEMPLATE].n > 1 && p->by_role[ROLE_OF_TEMPLATE].kl.value > 0);
+    ck_assert_uint_eq(c->n_clusters, 3); /* the conversation's turns are one */
+    ck_assert(p->n_weights > 10 && p->has_census);
+    for (size_t i = 0; i < p->n_weights; i++)
+        if (p->weights[i].role == ROLE_MLP)
+            ck_assert(p->weights[i].relative_rms > 0 && isfinite(p->weights[i].sqnr));
+    ck_assert_double_eq_tol(p->f.ppl_log_ratio.value, log(p->f.var_ppl / p->f.ref_ppl), 1e-9);
+    compare_free(c);
+    free(a);
+    free(b);
+}
+END_TEST
+
+START_TEST(gates_decide_whatever_the_tokens)
+{
+    static const struct {
+        struct compare_gates gates;
+        enum compare_verdict verdict;
+        const char *said;
+    } gate[] = {
+        {{100, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN}, COMPARE_SAME, ""},
+        {{1e-9, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN},
+         COMPARE_DIFFER,
+         "KL is "},
+        {{100, 100, 0, 0, 1e6, 0}, COMPARE_SAME, ""},
+        {{100, 100, 0, 0, 1e6, 1}, COMPARE_DIFFER, "exact match is "},
+        {{(double)NAN, (double)NAN, 1, (double)NAN, (double)NAN, (double)NAN},
+         COMPARE_DIFFER,
+         "expected at least 1"},
+    };
+    char *a = model("a", TINY_F32), *b = model("b", TINY_PACKED);
+    const char *paths[] = {a, b};
+    gates = gate[_i].gates;
+    struct comparison *c = compare(paths, 2, KERN_F32, 4, false);
+    ck_assert_int_eq(c->verdict, gate[_i].verdict);
+    ck_assert_int_eq(c->pairs[0].verdict, VERDICT_QUANTIZATION);
+    ck_assert_msg(strstr(c->gate, gate[_i].said) != NULL, "%s", c->gate);
+    gates = COMPARE_GATES_NONE;
     compare_free(c);
     free(a);
     free(b);
@@ -117,9 +169,9 @@ START_TEST(answers_add_up_to_the_figures)
         ck_assert_int_eq(json_parse(text[i].data, text[i].len, &r[i], NULL), ERR_OK);
         double n = sum_of(r[i], "positions");
         ck_assert(n == (double)p->n_positions);
-        ck_assert_double_eq_tol(sum_of(r[i], "kl") / n, p->kl.value, 1e-8);
-        ck_assert_double_eq_tol(sum_of(r[i], "agree") / n, p->agreement.value, 1e-12);
-        ck_assert_double_eq_tol(sum_of(r[i], "nll_diff") / n, p->ppl_log_ratio.value, 1e-8);
+        ck_assert_double_eq_tol(sum_of(r[i], "kl") / n, p->f.kl.value, 1e-8);
+        ck_assert_double_eq_tol(sum_of(r[i], "agree") / n, p->f.agreement.value, 1e-12);
+        ck_assert_double_eq_tol(sum_of(r[i], "nll_diff") / n, p->f.ppl_log_ratio.value, 1e-8);
         compare_free(c);
     }
     /* The two references answer otherwise, so other text was forced. */
@@ -242,6 +294,7 @@ Suite *test_suite(void)
     tcase_add_test(t, answers_add_up_to_the_figures);
     tcase_add_test(t, equal_inputs_give_equal_reports_whatever_the_batch);
     tcase_add_loop_test(t, traces_are_judged_and_other_questions_are_not, 0, ARRAY_LEN(cases));
+    tcase_add_loop_test(t, gates_decide_whatever_the_tokens, 0, 5);
     suite_add_tcase(s, t);
     return s;
 }

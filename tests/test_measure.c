@@ -94,6 +94,58 @@ START_TEST(partings_are_found_to_the_token)
 }
 END_TEST
 
+static struct trace_record tokens_of(struct trace_token *tok, const int *ids, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tok[i] = (struct trace_token){.id = ids[i]};
+    return (struct trace_record){.tok = tok, .n = n};
+}
+
+START_TEST(edits_are_levenshteins)
+{
+    static const int kitten[] = {10, 8, 19, 19, 4, 13}, sitting[] = {18, 8, 19, 19, 8, 13, 6};
+    struct trace_token a[8], b[8];
+    struct trace_record x = tokens_of(a, kitten, 6), y = tokens_of(b, sitting, 7);
+    int64_t edits;
+    ck_assert_int_eq(measure_edits(&x, &y, &edits, NULL), ERR_OK);
+    ck_assert_int_eq(edits, 3);
+    ck_assert_int_eq(measure_edits(&x, &x, &edits, NULL), ERR_OK);
+    ck_assert_int_eq(edits, 0);
+    y.n = 0;
+    ck_assert_int_eq(measure_edits(&x, &y, &edits, NULL), ERR_OK);
+    ck_assert_int_eq(edits, 6);
+}
+END_TEST
+
+START_TEST(a_loop_begins_where_its_first_block_does)
+{
+    struct trace_token t[40];
+    int ids[40];
+    for (int i = 0; i < 40; i++)
+        ids[i] = i < 10 ? 100 + i : i % 3;
+    struct trace_record r = tokens_of(t, ids, 40);
+    ck_assert_uint_eq(measure_loop(&r), 10);
+    ids[39] = 77; /* it ends in something else */
+    r = tokens_of(t, ids, 40);
+    ck_assert_uint_eq(measure_loop(&r), 40);
+    ids[39] = 0;
+    r = tokens_of(t, ids, 20); /* ten tokens are no loop yet */
+    ck_assert_uint_eq(measure_loop(&r), 20);
+}
+END_TEST
+
+START_TEST(divergence_of_disjoint_rows_is_ln_2)
+{
+    float ref[] = {0, -200, -200}, var[] = {-200, 0, -200};
+    double scratch[6];
+    struct position p;
+    measure_position(ref, var, 3, 0, scratch, &p);
+    ck_assert_double_eq_tol(p.js, log(2), 1e-12);
+    ck_assert_int_eq(p.top_shared, 3);
+    ck_assert(p.ref_margin == 200 && p.var_margin == 200);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("measure");
@@ -103,6 +155,9 @@ Suite *test_suite(void)
     tcase_add_test(t, rank_is_the_place_of_the_references_choice);
     tcase_add_test(t, rows_that_are_not_finite_have_no_figures);
     tcase_add_test(t, partings_are_found_to_the_token);
+    tcase_add_test(t, edits_are_levenshteins);
+    tcase_add_test(t, a_loop_begins_where_its_first_block_does);
+    tcase_add_test(t, divergence_of_disjoint_rows_is_ln_2);
     suite_add_tcase(s, t);
     return s;
 }

@@ -123,11 +123,19 @@ static enum err_code cpu_copy(struct kern *k, void *dst, const void *src, size_t
     return ERR_OK;
 }
 
-static enum err_code cpu_zero(struct kern *k, void *dst, size_t bytes, struct err *e)
+static enum err_code cpu_fill(struct kern *k, void *dst, uint8_t byte, size_t bytes, struct err *e)
 {
     (void)k;
     (void)e;
-    memset(dst, 0, bytes);
+    memset(dst, byte, bytes);
+    return ERR_OK;
+}
+
+static enum err_code cpu_poison(struct kern *k, struct err *e)
+{
+    (void)e;
+    if (cpu_of(k)->scratch)
+        memset(cpu_of(k)->scratch, 0xff, cpu_of(k)->scratch_bytes);
     return ERR_OK;
 }
 
@@ -164,8 +172,8 @@ static enum err_code cpu_reserve(struct kern *k, const struct kern_limits *l, st
  * -------------------------------------------------------------------------------------- */
 #define MEMORY                                                                                     \
     .close = cpu_close, .alloc = cpu_alloc, .free = cpu_free, .upload = cpu_copy,                  \
-    .download = cpu_copy, .zero = cpu_zero, .scratch_bytes = cpu_scratch_bytes,                    \
-    .reserve = cpu_reserve
+    .download = cpu_copy, .fill = cpu_fill, .poison = cpu_poison,                                  \
+    .scratch_bytes = cpu_scratch_bytes, .reserve = cpu_reserve
 #define SHARED                                                                                     \
     .rms_norm = cpu_rms_norm, .act_mul = cpu_act_mul, .add = cpu_add, .route = cpu_route,          \
     .combine = cpu_combine, .gather = cpu_gather, .logits = cpu_logits, .row_hash = cpu_row_hash

@@ -167,7 +167,9 @@ static void merge_split(struct item *it, bool first)
 static int32_t split_of(const struct item *it, int32_t tile)
 {
     int32_t tiles = KERN_SPLIT / KERN_TILE;
-    if (kern_planted() == KERN_FAULT_SPLIT_EDGE && it->a->rows->n_tok > 1)
+    enum kern_fault f = kern_planted();
+    if ((f == KERN_FAULT_SPLIT_EDGE && it->a->rows->n_tok > 1) ||
+        (f == KERN_FAULT_SEQ_EDGE && it->a->rows->seq[it->t] > 0))
         return MAX2(tile - 1, 0) / tiles;
     return tile / tiles;
 }
@@ -349,6 +351,7 @@ enum err_code cpu_mma_rope_kv(struct kern *k, const struct rope_kv_args *a, stru
 {
     struct rope_kv_args copy = *a;
     (void)e;
+    cpu_plant_kv8(a);
     int64_t work = (int64_t)a->rows->n_tok * (a->n_head + 2 * a->n_kv) * a->head_dim;
     par_for(cpu_threads_for(k, work), a->rows->n_tok, rope_row, &copy);
     return ERR_OK;

@@ -36,6 +36,23 @@ enum err_code cpu_rms_norm(struct kern *k, const struct rms_norm_args *a, struct
     return ERR_OK;
 }
 
+/* ---- a planted fault of rope --------------------------------------------------------------------
+ */
+static void round_row(const float *x, int64_t n)
+{
+    float *own = (float *)(uintptr_t)x; /* scratch of the step, const to operations only */
+    for (int64_t i = 0; i < n; i++)
+        own[i] = f32_from_bits(f32_bits(own[i]) & 0xfff00000u); /* 3 bits of significand */
+}
+
+void cpu_plant_kv8(const struct rope_kv_args *a)
+{
+    for (int t = 0; kern_planted() == KERN_FAULT_KV8 && t < a->rows->n_tok; t++) {
+        round_row(a->k + t * a->stride, (int64_t)a->n_kv * a->head_dim);
+        round_row(a->v + t * a->stride, (int64_t)a->n_kv * a->head_dim);
+    }
+}
+
 /* ---- activation, add, combine, gather
  * --------------------------------------------------------------- */
 #define SPAN 512 /* elements of an item of an elementwise operation */
@@ -47,15 +64,32 @@ struct act_ctx {
     bool f32;
 };
 
+/* Planted: where the output held a NaN before, it becomes one. */
+static void plant_stale(const uint8_t *before, uint8_t *out, int64_t n, bool f32)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = f32 ? load_u32(before + 4 * i) : (uint32_t)load_u16(before + 2 * i) << 16;
+        if (f32 && isnan(f32_from_bits(bits)))
+            store_u32(out + 4 * i, bits);
+        else if (isnan(f32_from_bits(bits)))
+            store_u16(out + 2 * i, (uint16_t)(bits >> 16));
+    }
+}
+
 static void act_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const struct act_ctx *c = ctx;
     const struct act_mul_args *a = c->a;
     int64_t row = item / c->spans, at = item % c->spans * SPAN, n = MIN2((int64_t)SPAN, a->d - at);
-    int64_t in = row * a->stride + at, out = row * a->d + at;
-    c->ops->act_mul(a, a->gate + in, a->up + in, n,
-                    (uint8_t *)a->out + (size_t)out * (c->f32 ? 4 : 2), c->f32);
+    int64_t in = row * a->stride + at, bytes = c->f32 ? 4 : 2;
+    uint8_t *out = (uint8_t *)a->out + (row * a->d + at) * bytes, before[4 * SPAN];
+    bool stale = kern_planted() == KERN_FAULT_STALE;
+    if (stale)
+        memcpy(before, out, (size_t)(n * bytes));
+    c->ops->act_mul(a, a->gate + in, a->up + in, n, out, c->f32);
+    if (stale)
+        plant_stale(before, out, n, c->f32);
 }
 
 enum err_code cpu_act_mul(struct kern *k, const struct act_mul_args *a, struct err *e)

@@ -49,7 +49,8 @@ static void run_job(const struct cpu_isa_ops *ops, struct cpu_tile_job *j, int n
 {
     enum kern_fault fault = kern_planted();
     j->descending = (fault == KERN_FAULT_CHUNK_ORDER && n_all > 1) ||
-                    (fault == KERN_FAULT_THREAD_ORDER && thread > 0);
+                    (fault == KERN_FAULT_THREAD_ORDER && thread > 0) ||
+                    (fault == KERN_FAULT_PLAIN_C && ops == &cpu_ops_c) || kern_planted_order();
     ops->linear_tile(j);
     if (fault == KERN_FAULT_NEIGHBOUR)
         plant_neighbour(j);
@@ -175,6 +176,7 @@ static void rope_row(void *ctx, int64_t t, int thread)
 enum err_code cpu_rope_kv(struct kern *k, const struct rope_kv_args *a, struct err *e)
 {
     (void)e;
+    cpu_plant_kv8(a);
     struct rope_ctx c = {cpu_of(k)->ops, a};
     int64_t work = (int64_t)a->rows->n_tok * (a->n_head + 2 * a->n_kv) * a->head_dim;
     par_for(cpu_threads_for(k, work), a->rows->n_tok, rope_row, &c);
@@ -197,10 +199,13 @@ static void attention_strand(void *ctx, int64_t strand, int thread)
     (void)thread;
     const struct attention_ctx *c = ctx;
     int per_row = c->a->n_head / c->heads;
-    int edge = kern_planted() == KERN_FAULT_SPLIT_EDGE && c->a->rows->n_tok > 1 ? KERN_TILE : 0;
+    enum kern_fault fault = kern_planted();
     for (int64_t i = strand; i < c->items; i += c->strands) {
         int head = (int)(i % per_row) * c->heads, end = head + c->heads;
-        struct cpu_attention_job j = {.a = c->a, .t = (int)(i / per_row), .edge = edge};
+        struct cpu_attention_job j = {.a = c->a, .t = (int)(i / per_row)};
+        if ((fault == KERN_FAULT_SPLIT_EDGE && c->a->rows->n_tok > 1) ||
+            (fault == KERN_FAULT_SEQ_EDGE && c->a->rows->seq[j.t] > 0))
+            j.edge = KERN_TILE;
         for (; head < end; head += j.n_q) {
             j.head = head;
             j.n_q = MIN2(CPU_QUERIES, end - head);

@@ -15,4 +15,7 @@ static inline int cpu_threads_for(const struct kern *k, int64_t work)
     return work < 16384 ? 1 : k->threads;
 }
 
+/* KERN_FAULT_KV8, when it is planted. */
+void cpu_plant_kv8(const struct rope_kv_args *a);
+
 #endif

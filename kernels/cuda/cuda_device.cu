@@ -118,10 +118,22 @@ static enum err_code cuda_download(struct kern *k, void *dst, const void *src, s
     return check_fault(c, e);
 }
 
-static enum err_code cuda_zero(struct kern *k, void *dst, size_t bytes, struct err *e)
+static enum err_code cuda_fill(struct kern *k, void *dst, uint8_t byte, size_t bytes, struct err *e)
 {
     if (bytes)
-        TRY(cudaMemsetAsync(dst, 0, bytes, cuda_of(k)->stream), "clearing memory");
+        TRY(cudaMemsetAsync(dst, byte, bytes, cuda_of(k)->stream), "filling memory");
+    return ERR_OK;
+}
+
+static enum err_code cuda_poison(struct kern *k, struct err *e)
+{
+    const struct cuda_scratch s = cuda_of(k)->scratch_bytes;
+    return cuda_fill(k, cuda_of(k)->scratch, 0xff, s.linear + s.attention + s.logits + s.moe, e);
+}
+
+static enum err_code cuda_wait(struct kern *k, struct err *e)
+{
+    TRY(cudaStreamSynchronize(cuda_of(k)->stream), "waiting for an operation");
     return ERR_OK;
 }
 
@@ -199,7 +211,9 @@ static const struct kern_table *cuda_table(void)
     t.free = cuda_free;
     t.upload = cuda_upload;
     t.download = cuda_download;
-    t.zero = cuda_zero;
+    t.fill = cuda_fill;
+    t.poison = cuda_poison;
+    t.wait = cuda_wait;
     t.weight_load = cuda_weight_load;
     t.weight_free = cuda_weight_free;
     t.weight_bytes = cuda_weight_bytes;
@@ -245,6 +259,9 @@ static enum err_code check_device(int n, cudaDeviceProp *p, struct err *e)
     return ERR_OK;
 }
 
+/* In the order of enum cuda_path, without the choice by size. */
+static const char *const path_names[] = {"plain", "few", "many", NULL};
+
 static enum err_code take_resources(struct cuda_kern *c, struct err *e)
 {
     TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "stream");
@@ -278,7 +295,11 @@ extern "C" enum err_code cuda_open(struct kern **k, const struct kern_options *o
     c->base.arith = KERN_MMA90;
     c->base.threads = 1;
     c->base.isa = "sm_90";
-    c->base.records = !o->eager;
+    c->base.records = o->launch == KERN_LAUNCH_USUAL || o->launch == KERN_LAUNCH_GRAPH;
+    c->base.launches =
+        1u << KERN_LAUNCH_EAGER | 1u << KERN_LAUNCH_BLOCKING | 1u << KERN_LAUNCH_GRAPH;
+    c->base.paths = path_names;
+    c->force_path = o->path;
     snprintf(c->base.device, sizeof c->base.device, "cuda:%d", n);
     c->device = n;
     c->n_sm = p.multiProcessorCount;
