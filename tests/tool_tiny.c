@@ -1,7 +1,8 @@
 /* tool_tiny.c: tool_tiny DIR [key=value...]: writes a tiny random model (tests/tiny_model.h).
  *
  * Keys: tied, biases, window, bits, group, form (0 f32, 1 bf16, 2 packed, 3 and 4 expanded), seed,
- * ctx, rope_scaling (JSON), text (1: with a tokenizer and a chat template, tests/tiny_text.h).
+ * ctx, rope_scaling (JSON), text (1: with a tokenizer and a chat template, tests/tiny_text.h),
+ * experts (1: mixtral, 2: qwen3_moe; the first key, since it sets the others anew).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,9 @@ static bool set_key(struct tiny_model *m, bool *text, const char *arg)
     }
     if (!str_to_i64(value, 0, INT32_MAX, &v))
         return false;
-    if (str_starts(arg, "tied="))
+    if (str_starts(arg, "experts=") && (v == 1 || v == 2))
+        *m = tiny_model_experts(v == 2);
+    else if (str_starts(arg, "tied="))
         m->tied = v;
     else if (str_starts(arg, "biases="))
         m->biases = v;

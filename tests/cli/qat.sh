@@ -11,6 +11,16 @@ t = json.load(open(sys.argv[1] + "/assay.json"))["tensors"]
 c = collections.Counter(x["action"] for x in t)
 print(*(f"{k}={c[k]}" for k in sorted(c)))' "$1"
 }
+# stacks FOLDER: names and shapes of the experts' packed tensors.
+stacks()
+{
+    python3 -c 'import json, struct, sys
+f = open(sys.argv[1] + "/model.safetensors", "rb")
+head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+stacked = {n: t["shape"] for n, t in head.items() if n.endswith(".weight") and len(t["shape"]) == 3}
+assert stacked and not any(".experts." in n for n in head), sorted(head)
+print(sorted(stacked.items()))' "$1"
+}
 # set_config FOLDER PYTHON: changes config.json.
 set_config()
 {
@@ -96,4 +106,21 @@ says "a formula for a grid" "lies on a grid" latent
 ends "a formula without a look" 2 assay convert latent -o out --qat-formula q4_0 --no-grid
 ends "a recipe to expand" 2 assay convert float -o out --expand f32 --recipe all.yaml
 ends "no output" 1 test -e out
+
+# A tensor for each expert, all on grids: packed on them, and stacked.
+for family in 1 2; do
+    m=moe$family
+    "$tools/tool_tiny" "$m-float" experts=$family form=3 bits=4 group=32 || exit 1
+    "$tools/tool_tiny" "$m-packed" experts=$family form=2 bits=4 group=32 || exit 1
+    check "experts on grids ($m)" assay convert "$m-float" -o "$m" --verify
+    says "experts on grids ($m)" "lie on a grid" "every value of all"
+    check "stacks of the packed form ($m)" stacks "$m-packed"
+    cp .stdout "$m.stacks"
+    check "they are stacked ($m)" stacks "$m"
+    cp .stdout "$m.got"
+    check "in the same shapes ($m)" cmp "$m.got" "$m.stacks"
+    check "expanded ($m)" assay convert "$m" -o "$m-again" --expand bf16
+    check "of the packed form ($m)" assay convert "$m-packed" -o "$m-other" --expand bf16
+    check "the same bytes ($m)" cmp "$m-again/model.safetensors" "$m-other/model.safetensors"
+done
 finish
