@@ -396,8 +396,7 @@ static bool has_packed(const struct checkpoint *c)
 {
     struct qformat q;
     for (size_t i = 0; i < c->n_weights; i++)
-        if (ckpt_weight_packed(&c->weights[i]) ||
-            (c->weights[i].enc == CKPT_GGML && ggml_affine_format(&c->weights[i], &q)))
+        if (ckpt_weight_packed_format(&c->weights[i], &q))
             return true;
     return false;
 }

@@ -243,7 +243,7 @@ static bool digest_rows(const struct ckpt_weight *w, struct sha256 *s)
     return true;
 }
 
-/* Format, shape and stored bytes of one weight. */
+/* What compressed-tensors holds of a matrix. */
 static bool digest_ct(const struct ct_packed *p, struct sha256 *s)
 {
     char head[80];
@@ -257,6 +257,7 @@ static bool digest_ct(const struct ct_packed *p, struct sha256 *s)
     return true;
 }
 
+/* Format, shape and stored bytes of one weight. */
 static void digest_weight(void *ctx, int64_t i, int thread)
 {
     (void)thread;
