@@ -96,8 +96,8 @@ static void fill(struct quality *q, struct answer_loss *a, double kl, double agr
     struct rng r = {.seed = 9};
     *q = (struct quality){.answers = a, .n = ANSWERS};
     for (int i = 0; i < ANSWERS; i++) {
+        a[i] = (struct answer_loss){.positions = 40};
         snprintf(a[i].id, sizeof a[i].id, "a%d", i);
-        a[i].positions = 40;
         a[i].kl = 40 * kl * (1 + 0.3 * rng_double(&r)) * (1 + noise * rng_normal(&r));
         a[i].agree = agree;
         a[i].nll_diff = a[i].kl / 2;
