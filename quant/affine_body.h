@@ -25,7 +25,11 @@
 
 #ifdef LANE
 
+#ifdef AFFINE_ONE_BODY
+#define UNROLL
+#else
 #define UNROLL _Pragma("GCC unroll 8")
+#endif
 
 /* One grid for 16 groups: rounded, bounded, checked. */
 LANE void put_grid(struct affine_grids *g, int grid, vf s, vf b, enum dtype t)
