@@ -218,11 +218,6 @@ enum err_code kern_download(struct kern *k, void *dst, const void *src, size_t b
     GUARDED(k, e, download(k, dst, src, bytes, &found_));
 }
 
-enum err_code kern_zero(struct kern *k, void *dst, size_t bytes, struct err *e)
-{
-    return kern_fill(k, dst, 0, bytes, e);
-}
-
 enum err_code kern_fill(struct kern *k, void *dst, uint8_t byte, size_t bytes, struct err *e)
 {
     GUARDED(k, e, fill(k, dst, byte, bytes, &found_));
@@ -330,11 +325,6 @@ size_t kern_scratch_bytes(const struct kern *k, const struct kern_limits *l)
 enum err_code kern_reserve(struct kern *k, const struct kern_limits *l, struct err *e)
 {
     GUARDED(k, e, reserve(k, l, &found_));
-}
-
-bool kern_records(const struct kern *k)
-{
-    return k->records;
 }
 
 enum err_code kern_step_begin(struct kern *k, const struct kern_step *s, bool *replayed,

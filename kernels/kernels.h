@@ -63,7 +63,6 @@ MUST_USE enum err_code kern_upload(struct kern *k, void *dst, const void *src, s
                                    struct err *e);
 MUST_USE enum err_code kern_download(struct kern *k, void *dst, const void *src, size_t bytes,
                                      struct err *e);
-MUST_USE enum err_code kern_zero(struct kern *k, void *dst, size_t bytes, struct err *e);
 /* Every byte becomes `byte`: 0xff makes a NaN of every word of either type. */
 MUST_USE enum err_code kern_fill(struct kern *k, void *dst, uint8_t byte, size_t bytes,
                                  struct err *e);
@@ -115,7 +114,6 @@ MUST_USE enum err_code kern_step_begin(struct kern *k, const struct kern_step *s
                                        struct err *e);
 /* failed: an operation gave an error, and what was recorded is dropped. */
 MUST_USE enum err_code kern_step_end(struct kern *k, bool failed, struct err *e);
-bool kern_records(const struct kern *k); /* whether steps are recorded at all */
 
 /* ---- operations -------------------------------------------------------------------------------
  */

@@ -1,85 +1,12 @@
 /* qwen3_moe.c: Qwen3 with experts: Qwen3's attention, and in most layers experts weighted by a
  * softmax over all of them; the layers that the config leaves dense have Llama's MLP.
  */
-#include "infer/experts.h"
-
-struct qwen3_moe {
-    struct decoder decoder;  /* first: the parts of decoder.h see this alone */
-    struct experts *experts; /* [n_layer], unused where the layer is dense */
-    struct experts_room room;
-};
+#include "infer/sparse.h"
 
 static enum err_code bind(struct model *m, struct model_binder *b, struct err *e)
 {
-    const struct hparams *hp = model_hparams(m);
-    struct qwen3_moe *p = model_priv(m);
-    if (hp->act != ACT_SILU)
-        return err_set(e, ERR_INPUT, "%s model with another activation than silu", hp->family);
-    enum err_code rc = decoder_bind_common(m, b, e);
-    if (rc != ERR_OK)
-        return rc;
-    p->experts = model_alloc(b, (size_t)hp->n_layer, sizeof *p->experts);
-    if (!p->experts)
-        return err_set(e, ERR_NOMEM, "out of memory for %d layers", hp->n_layer);
-    for (int i = 0; i < hp->n_layer; i++) {
-        decoder_bind_attention(b, hp, &p->decoder.layers[i].attn, i);
-        if (hp->sparse[i])
-            experts_bind(b, hp, &p->experts[i], i, "mlp", "gate");
-        else
-            decoder_bind_mlp(b, hp, &p->decoder.layers[i].mlp, i);
-    }
-    return ERR_OK;
+    static const struct sparse_names names = {"mlp", "gate", ACT_SILU};
+    return sparse_bind(m, b, &names, e);
 }
 
-/* Attention, dense and sparse parts are never alive together. */
-static size_t plan(struct model *m, const struct model_dims *d)
-{
-    const struct hparams *hp = model_hparams(m);
-    struct qwen3_moe *p = model_priv(m);
-    bool any_sparse = false, any_dense = false;
-    size_t used = 0;
-    for (int i = 0; i < hp->n_layer; i++) {
-        any_sparse |= hp->sparse[i];
-        any_dense |= !hp->sparse[i];
-    }
-    decoder_plan_common(m, d, &used);
-    size_t attention = used, sparse = used, dense = used;
-    decoder_plan_attention(m, d, &attention);
-    if (any_sparse)
-        experts_plan(hp, d, &p->room, &sparse);
-    if (any_dense)
-        decoder_plan_mlp(m, d, &dense);
-    return MAX2(attention, MAX2(sparse, dense));
-}
-
-static void limits(const struct model *m, struct kern_limits *l)
-{
-    decoder_limits(m, l);
-    experts_limits(model_hparams(m), l);
-}
-
-static enum err_code forward(const struct model *m, const struct model_step *s, struct err *e)
-{
-    const struct qwen3_moe *p = model_priv(m);
-    struct decoder_pass f;
-    enum err_code rc = decoder_begin(&f, m, s, e);
-    for (int i = 0; rc == ERR_OK && i < f.hp->n_layer; i++) {
-        rc = decoder_attend(&f, i, e);
-        if (rc == ERR_OK && f.hp->sparse[i])
-            rc = experts_run(&f, &p->experts[i], &p->room, i, e);
-        else if (rc == ERR_OK)
-            rc = decoder_run_mlp(&f, i, e);
-        if (rc != ERR_OK)
-            rc = err_wrap(e, rc, "layer %d", i);
-    }
-    return rc == ERR_OK ? decoder_finish(&f, e) : rc;
-}
-
-const struct model_family model_qwen3_moe = {
-    .name = "qwen3_moe",
-    .priv_bytes = sizeof(struct qwen3_moe),
-    .bind = bind,
-    .plan = plan,
-    .limits = limits,
-    .forward = forward,
-};
+const struct model_family model_qwen3_moe = SPARSE_FAMILY("qwen3_moe", bind);
