@@ -277,6 +277,72 @@ TARGET static bool check_offset(const struct grid_unit *u, float scale, float bi
     return !ANY(bad);
 }
 
+TARGET static bool spread(struct grid_unit *u, int k, int32_t where[GRID_CODES])
+{
+    float inv = (float)k / (u->high - u->low), value[GRID_CODES];
+    const vi8 largest = (vi8){0} + k;
+    for (int c = 0; c <= k; c++)
+        where[c] = -1;
+    for (int64_t i = 0; i < u->n; i += 8) {
+        vf8 w;
+        LOAD(w, u->w + i);
+        vf8 r = (w - u->low) * inv;
+        vi8 c = __builtin_convertvector((r + RINT32) - RINT32, vi8);
+        vi8 over = c > largest;
+        c = (over & largest) | (~over & c); /* no value is below the least */
+        vf8 q = __builtin_convertvector(c, vf8);
+        STORE(u->q + i, q);
+        int32_t at[8];
+        STORE(at, c);
+        for (int l = 0; l < 8; l++) {
+            where[at[l]] = (int32_t)i + l;
+            value[at[l]] = u->w[i + l];
+        }
+    }
+    bool same = true;
+    for (int64_t i = 0; i < u->n; i++)
+        same &= value[(int)u->q[i]] == u->w[i];
+    return same;
+}
+
+/* The bounds of pairs that lie d codes apart share their divisor: only the strictest is divided.
+ * Lanes are distances; code i is paired with i - d out of the reversed constraints. */
+TARGET static void pairs(const double low[GRID_CODES], const double high[GRID_CODES], int k,
+                         double *scale_lo, double *scale_hi)
+{
+    const vd4 four = {0, 1, 2, 3};
+    double low_down[GRID_CODES], high_down[GRID_CODES];
+    vd4 most = {0}, least = (vd4){0} + (double)INFINITY;
+    for (int c = 0; c < k + 4; c++) {
+        low_down[c] = c <= k ? low[k - c] : -INFINITY;
+        high_down[c] = c <= k ? high[k - c] : INFINITY;
+    }
+    for (int d = 0; d <= k; d += 4) {
+        vd4 from = (vd4){0} - (double)INFINITY, to = (vd4){0} + (double)INFINITY, l, h;
+        for (int i = MAX2(d, 1); i <= k; i++) {
+            LOAD(l, low_down + k - i + d);
+            LOAD(h, high_down + k - i + d);
+            vd4 f = low[i] - h, t = high[i] - l;
+            vl4 more = f > from, less = t < to;
+            from = (vd4)((more & (vl4)f) | (~more & (vl4)from));
+            to = (vd4)((less & (vl4)t) | (~less & (vl4)to));
+        }
+        vd4 by = four + (double)d;
+        vl4 apart = by > 0.0; /* a code is not paired with itself */
+        by = (vd4)((apart & (vl4)by) | (~apart & (vl4)((vd4){0} + 1.0)));
+        from /= by;
+        to /= by;
+        vl4 more = apart & (from > most), less = apart & (to < least);
+        most = (vd4)((more & (vl4)from) | (~more & (vl4)most));
+        least = (vd4)((less & (vl4)to) | (~less & (vl4)least));
+    }
+    double a[4], b[4];
+    STORE(a, most);
+    STORE(b, least);
+    *scale_lo = MAX2(MAX2(a[0], a[1]), MAX2(a[2], a[3]));
+    *scale_hi = MIN2(MIN2(b[0], b[1]), MIN2(b[2], b[3]));
+}
+
 TARGET static void codes(const struct grid_unit *u, int zero, bool by_sign, bool mirrored,
                          uint8_t *out)
 {
@@ -297,5 +363,6 @@ TARGET static void codes(const struct grid_unit *u, int zero, bool by_sign, bool
 #define GRID_OPS                                                                                   \
     {                                                                                              \
         .load = load, .alive = alive, .tighten = tighten, .widest = widest,                        \
-        .check_scaled = check_scaled, .check_offset = check_offset, .codes = codes                 \
+        .check_scaled = check_scaled, .check_offset = check_offset, .spread = spread,              \
+        .pairs = pairs, .codes = codes                                                             \
     }

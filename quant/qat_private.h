@@ -9,6 +9,9 @@
 
 #include "quant/qat_grid.h"
 
+/* Codes of an offset grid, 5 bits at most, and room for a vector that starts at the last one. */
+#define GRID_CODES 36
+
 struct grid_unit {
     int64_t n; /* elements, a multiple of 32 */
     enum dtype source;
@@ -38,6 +41,12 @@ struct grid_ops {
      * is for scales whose products with a code are exact in f32. */
     bool (*check_scaled)(const struct grid_unit *u, float scale);
     bool (*check_offset)(const struct grid_unit *u, float scale, float bias);
+    /* Offset: the codes of a span of k, and an element of each code up to k (-1: none has it);
+     * false when elements of one code differ. */
+    bool (*spread)(struct grid_unit *u, int k, int32_t where[GRID_CODES]);
+    /* Offset: the interval of scales that the constraints of every two codes leave. */
+    void (*pairs)(const double low[GRID_CODES], const double high[GRID_CODES], int k,
+                  double *scale_lo, double *scale_hi);
     /* Stored codes of the best grid: zero + code, with the sign of the value when by_sign. */
     void (*codes)(const struct grid_unit *u, int zero, bool by_sign, bool mirrored, uint8_t *out);
 };

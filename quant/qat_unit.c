@@ -199,51 +199,29 @@ static bool find_scaled(struct grid_unit *u, const struct grid_ops *ops, enum gr
 /* ---- offset ------------------------------------------------------------------------------------
  */
 
-#define CODES_MAX 32
-
-/* Values of one code share its constraint: low <= code * scale + bias <= high. */
+/* Constraints of the codes 0 to `largest`: low <= code * scale + bias <= high; infinite for one
+ * that no element has. */
 struct offset {
     int largest, top; /* code that is used; of the form */
-    int n;            /* codes that are used */
-    int code[CODES_MAX];
-    double low[CODES_MAX], high[CODES_MAX];
+    double low[GRID_CODES], high[GRID_CODES];
     double s_lo, s_hi;
 };
 
-static void collect(struct grid_unit *u, int k, struct offset *o)
+/* Elements of one code have one value: any of them stands for all. */
+static bool collect(struct grid_unit *u, const struct grid_ops *ops, int k, struct offset *o)
 {
-    double low[CODES_MAX], high[CODES_MAX];
-    float inv = (float)k / (u->high - u->low);
-    for (int c = 0; c <= k; c++) {
-        low[c] = -INFINITY;
-        high[c] = INFINITY;
-    }
-    for (int64_t i = 0; i < u->n; i++) {
-        int c = (int)rintf((u->w[i] - u->low) * inv);
-        c = MIN2(MAX2(c, 0), k);
-        bool minus = u->w[i] < 0;
-        double a = minus ? -u->hi[i] : u->lo[i], b = minus ? -u->lo[i] : u->hi[i];
-        u->q[i] = (float)c;
-        low[c] = a > low[c] ? a : low[c];
-        high[c] = b < high[c] ? b : high[c];
-    }
+    int32_t where[GRID_CODES];
+    if (!ops->spread(u, k, where))
+        return false;
     o->largest = k;
-    o->n = 0;
     for (int c = 0; c <= k; c++) {
-        if (low[c] == -INFINITY)
-            continue;
-        o->code[o->n] = c;
-        o->low[o->n] = low[c];
-        o->high[o->n++] = high[c];
+        int32_t i = where[c];
+        bool minus = i >= 0 && u->w[i] < 0;
+        o->low[c] = i < 0 ? -INFINITY : minus ? -u->hi[i] : u->lo[i];
+        o->high[c] = i < 0 ? INFINITY : minus ? -u->lo[i] : u->hi[i];
     }
-}
-
-/* What codes i > j say of the scale. */
-static void bound(struct offset *o, int i, int j)
-{
-    double d = (double)(o->code[i] - o->code[j]);
-    o->s_lo = fmax(o->s_lo, (o->low[i] - o->high[j]) / d);
-    o->s_hi = fmin(o->s_hi, (o->high[i] - o->low[j]) / d);
+    ops->pairs(o->low, o->high, k, &o->s_lo, &o->s_hi);
+    return o->s_lo <= o->s_hi;
 }
 
 /* The biases that go with a scale. */
@@ -251,10 +229,10 @@ static bool bias_range(const struct offset *o, double s, double *lo, double *hi)
 {
     *lo = -INFINITY;
     *hi = INFINITY;
-    for (int i = 0; i < o->n; i++) {
-        double cs = (double)o->code[i] * s;
-        *lo = o->low[i] - cs > *lo ? o->low[i] - cs : *lo;
-        *hi = o->high[i] - cs < *hi ? o->high[i] - cs : *hi;
+    for (int c = 0; c <= o->largest; c++) {
+        double cs = (double)c * s;
+        *lo = o->low[c] - cs > *lo ? o->low[c] - cs : *lo;
+        *hi = o->high[c] - cs < *hi ? o->high[c] - cs : *hi;
     }
     return *lo <= *hi;
 }
@@ -336,12 +314,7 @@ static bool choose_pair(struct grid_unit *u, const struct grid_ops *ops, struct 
         }
         return false;
     }
-    /* Every pair of codes bounds the scale; where the bounds leave one, a bias goes with it. */
-    for (int i = 1; i < o->n; i++)
-        for (int j = 0; j < i; j++)
-            bound(o, i, j);
-    if (o->s_lo > o->s_hi)
-        return false;
+    /* Every pair of codes has bounded the scale: what the bounds leave has a bias. */
     static const double places[] = {0.5, 0.25, 0.75, 0.0, 1.0};
     for (size_t i = 0; i < ARRAY_LEN(places); i++) {
         double v = o->s_lo + (o->s_hi - o->s_lo) * places[i];
@@ -374,14 +347,9 @@ static bool find_constant(struct grid_unit *u, unsigned types, struct grid_found
 static bool try_offset(struct grid_unit *u, const struct grid_ops *ops, struct offset *o, int k,
                        unsigned types, int *rank, struct grid_found *f)
 {
-    collect(u, k, o);
-    o->s_lo = 0;
-    o->s_hi = INFINITY;
-    for (int i = 1; i < o->n; i++)
-        bound(o, i, 0);
-    for (int i = 1; i + 1 < o->n; i++)
-        bound(o, o->n - 1, i);
-    for (int t = 0; t < *rank && o->s_lo <= o->s_hi; t++) {
+    if (!collect(u, ops, k, o))
+        return false;
+    for (int t = 0; t < *rank; t++) {
         if (!(types >> t & 1u) || !choose_pair(u, ops, o, type_of[t], f))
             continue;
         *rank = t;
@@ -393,8 +361,9 @@ static bool try_offset(struct grid_unit *u, const struct grid_ops *ops, struct o
 static bool find_offset(struct grid_unit *u, const struct grid_ops *ops, int bits, unsigned types,
                         struct grid_found *f)
 {
-    struct offset o = {.top = (1 << bits) - 1};
+    struct offset o; /* large: not cleared */
     int rank = 3;
+    o.top = (1 << bits) - 1;
     if (u->low == u->high)
         return find_constant(u, types, f);
     if (!isfinite(u->high - u->low))
