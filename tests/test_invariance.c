@@ -4,7 +4,8 @@
  * 1 repeat, 2 neighbours, 3 chunks, 4 verify width, 6 threads, 8 packed against expanded; 11
  * (prefix cache) and 13 (preemption) need a runner and are in test_runner.c, with the same two
  * arithmetics. The planted faults are those of kernels_private.h. With -DASSAY_TEST_MODEL the last
- * test does 1, 2, 3, 4 and 6 on that model; sanitized builds leave that to the others (minutes).
+ * test does 1, 2, 3, 4 and 6 on that model; sanitized builds leave that to the
+ * others (minutes).
  */
 #include <stdlib.h>
 
@@ -15,7 +16,9 @@
 #define ARITHS 2 /* loop tests run once for each, */
 #define WAYS   6 /* or for each of three families too: way % ARITHS is the arithmetic */
 #define VOCAB  320
-#define NAN_ID 319
+/* Llama at all lengths and widths, the families at some, and so everything under sanitizers. */
+#define WHOLE(way) ((way) < ARITHS && !TEST_SANITIZED)
+#define NAN_ID     319
 
 /* Llama, Mixtral, Qwen3-MoE with a dense layer. */
 static struct tiny_model model_for(int way)
@@ -63,7 +66,7 @@ START_TEST(a_run_repeats_itself)
 {
     struct rig r;
     open_tiny(&r, _i);
-    for (int i = 0; i < (_i < ARITHS ? 23 : 3); i++) {
+    for (int i = 0; i < (WHOLE(_i) ? 23 : 3); i++) {
         ck_assert(repeats(&r, KERN_FAULT_NONE));
         rig_clear(&r);
     }
@@ -179,7 +182,7 @@ START_TEST(a_row_is_the_same_in_a_step_of_any_size)
     int32_t *ids = rig_ids(5, 41, NAN_ID);
     rig_seq_start(&r, &want, ids, 41);
     rig_feed(&r, &want, 40);
-    for (size_t i = 0; i < ARRAY_LEN(sizes) && sizes[i] <= (_i < ARITHS ? 512 : 33); i++)
+    for (size_t i = 0; i < ARRAY_LEN(sizes) && sizes[i] <= (WHOLE(_i) ? 512 : 33); i++)
         ck_assert_msg(holds_among(&r, sizes[i], &want, ids), "in a step of %d rows", sizes[i]);
     kern_plant(KERN_FAULT_CHUNK_ORDER);
     ck_assert_msg(!holds_among(&r, 5, &want, ids), "a planted order is not seen");
@@ -214,7 +217,7 @@ START_TEST(a_prompt_may_be_cut_anywhere)
     static const int cuts[] = {1, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025};
     static const int chunks[] = {-1, -7, -64, -100, -256, -511};
     struct tiny_model m = model_for(_i);
-    const int n = _i < ARITHS ? 1100 : 300;
+    const int n = WHOLE(_i) ? 1100 : 300;
     struct rig_options o = options_for(_i);
     struct rig r;
     struct rig_seq whole;
@@ -295,7 +298,7 @@ START_TEST(a_verified_block_is_the_rows_decoded_one_by_one)
     rig_seq_start(&r, &plain, ids, 300);
     rig_step(&r, &p, &first, 1);
     rig_feed(&r, &plain, 1);
-    for (int width = 1; width <= 16; width += _i < ARITHS ? 1 : 5)
+    for (int width = 1; width <= 16; width += WHOLE(_i) ? 1 : 5)
         ck_assert_msg(holds_width(&r, &plain, width, KERN_FAULT_NONE), "width %d", width);
     ck_assert(!holds_width(&r, &plain, 8, KERN_FAULT_CHUNK_ORDER));
     ck_assert(!holds_width(&r, &plain, 8, KERN_FAULT_SPLIT_EDGE));
