@@ -219,6 +219,10 @@ static bool collect(struct grid_unit *u, const struct grid_ops *ops, int k, stru
         bool minus = i >= 0 && u->w[i] < 0;
         o->low[c] = i < 0 ? -INFINITY : minus ? -u->hi[i] : u->lo[i];
         o->high[c] = i < 0 ? INFINITY : minus ? -u->lo[i] : u->hi[i];
+        if (i >= 0 && u->w[i] == 0) { /* sums close to zero round to it, products do not */
+            o->low[c] -= u->abs;
+            o->high[c] += u->abs;
+        }
     }
     ops->pairs(o->low, o->high, k, &o->s_lo, &o->s_hi);
     return o->s_lo <= o->s_hi;

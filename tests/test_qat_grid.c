@@ -242,6 +242,32 @@ START_TEST(zero_rows_and_negative_zero_are_held)
 }
 END_TEST
 
+/* Code 20 of this grid is 2^-25.2 below zero, which is zero in f16: its place is not exact. */
+START_TEST(a_value_that_rounds_to_zero_leaves_room)
+{
+    struct grid_maker m = {.rows = 1,
+                           .k = 32,
+                           .group = 32,
+                           .bits = 5,
+                           .offset = true,
+                           .scale = DT_F32,
+                           .source = DT_F16};
+    struct grid_made g;
+    struct grid_report r;
+    grid_make(&m, &g);
+    for (int i = 0; i < 32; i++) {
+        g.code[i] = (int16_t)i;
+        float v = round_once(DT_F16, i * (double)0x1.c15ae8p-12f + (double)-0x1.18d90ap-7f);
+        put_value(g.data, DT_F16, i, v);
+        ck_assert(v != 0 || i == 20);
+    }
+    look(&g.w, false, &r);
+    ck_assert(grid_is_on(&r));
+    ck_assert_int_eq(prove(&g, &r.form), 32);
+    grid_unmake(&g);
+}
+END_TEST
+
 /* The loops for AVX2 against those for any processor, unit by unit. */
 START_TEST(instruction_sets_agree)
 {
@@ -304,6 +330,7 @@ Suite *test_suite(void)
     tcase_add_test(t, one_unit_off_the_grid_is_told);
     tcase_add_test(t, values_that_are_on_no_grid);
     tcase_add_test(t, zero_rows_and_negative_zero_are_held);
+    tcase_add_test(t, a_value_that_rounds_to_zero_leaves_room);
     tcase_add_test(t, instruction_sets_agree);
     suite_add_tcase(s, t);
     return s;
