@@ -38,8 +38,9 @@ struct cuda_partials cuda_attention_partials(const struct cuda_kern *c,
 /* Adds the records of rows that have more than `skip` splits. */
 void cuda_attention_join(const struct cuda_kern *c, const struct attention_args *a,
                          const struct cuda_partials *p, int skip);
-/* False when the shape is not for the row kernel. */
+/* False when the shape is not for the row kernel, or for that of many rows. */
 bool cuda_attention_rows_run(const struct cuda_kern *c, const struct attention_args *a);
+bool cuda_attention_many_run(const struct cuda_kern *c, const struct attention_args *a);
 
 #ifdef __cplusplus
 }
