@@ -108,4 +108,14 @@ __device__ static inline void wgmma_step(float (&d)[64], const uint32_t *a, uint
               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
 }
 
+/* The same with the 64 rows in shared memory, as columns stand. */
+__device__ static inline void wgmma_step(float (&d)[32], uint64_t a, uint64_t b, int add)
+{
+    WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
+              "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_REGS_32 "}, "
+              "%32, %33, p, 1, 1, 0, 0;}"
+              : WGMMA_D16(0), WGMMA_D16(16)
+              : "l"(a), "l"(b), "r"(add));
+}
+
 #endif

@@ -93,7 +93,7 @@ static double run(struct kern *k, const struct attention_args *a)
     for (int i = 0; i < ROUNDS; i++) {
         float ms = 0;
         int n = i == 0 ? 1 : MIN2(20, (int)(5e3 / us[0]) + 2);
-        usleep(20000);
+        usleep(100000);
         need_ok(kern_attention(k, a, &e), &e);
         cudaEventRecord(from, stream);
         for (int j = 0; j < n; j++)
