@@ -338,15 +338,15 @@ END_TEST
 /* Groups of 1, 2, 4, 8 heads, and others that do not fill its 64 slots; windows of one tile, of a
  * split and across both; sinks. */
 static const struct setup many[] = {
-    {2, 2, 128, 0, 0, false, 2, 800, false},   {4, 2, 128, 0, 0, false, 2, 800, false},
-    {4, 1, 128, 0, 0, true, 2, 800, false},    {8, 1, 128, 0, 0, false, 2, 800, false},
-    {2, 2, 64, 0, 0, true, 2, 800, false},     {4, 2, 64, 0, 0, false, 2, 800, false},
-    {4, 1, 64, 0, 0, false, 2, 800, false},    {8, 1, 64, 0, 0, false, 2, 800, false},
-    {5, 1, 64, 0, 0, false, 2, 800, false},    {9, 3, 64, 0, 0, false, 2, 800, false},
-    {14, 2, 128, 0, 0, false, 2, 800, false},  {130, 1, 64, 0, 0, true, 1, 300, false},
-    {8, 1, 64, 128, 0, true, 2, 800, false},   {4, 1, 128, 64, 0, false, 2, 800, false},
-    {4, 2, 128, 256, 0, true, 2, 800, false},  {2, 2, 128, 1, 0, false, 2, 800, false},
-    {4, 1, 64, 100, 0, false, 2, 800, false},  {4, 1, 128, 321, 0, false, 2, 800, false},
+    {2, 2, 128, 0, 0, false, 2, 800, false},    {4, 2, 128, 0, 0, false, 2, 800, false},
+    {4, 1, 128, 0, 0, true, 2, 800, false},     {8, 1, 128, 0, 0, false, 2, 800, false},
+    {2, 2, 64, 0, 0, true, 2, 800, false},      {4, 2, 64, 0, 0, false, 2, 800, false},
+    {4, 1, 64, 0, 0, false, 2, 800, false},     {8, 1, 64, 0, 0, false, 2, 800, false},
+    {5, 1, 64, 0, 0, false, 2, 800, false},     {9, 3, 64, 0, 0, false, 2, 800, false},
+    {14, 2, 128, 0, 0, false, 2, 800, false},   {130, 1, 64, 0, 0, true, 1, 300, false},
+    {8, 1, 64, 128, 0, true, 2, 800, false},    {4, 1, 128, 64, 0, false, 2, 800, false},
+    {4, 2, 128, 256, 0, true, 2, 800, false},   {2, 2, 128, 1, 0, false, 2, 800, false},
+    {4, 1, 64, 100, 0, false, 2, 800, false},   {4, 1, 128, 321, 0, false, 2, 800, false},
     {4, 1, 128, 4096, 0, false, 2, 800, false},
 };
 

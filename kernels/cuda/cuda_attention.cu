@@ -32,7 +32,6 @@
 #define TILES        (KERN_SPLIT / KERN_TILE)
 #define SCRATCH_MAX  ((size_t)192 << 20)
 #define SCRATCH_ROWS 64 /* more rows fill the device without splits of their own */
-#define MANY_ROWS    64 /* more rows go to cuda_attention_many.cu, if it takes them */
 
 struct attention_plan {
     int group;          /* query heads of a kv head */
@@ -664,7 +663,7 @@ extern "C" enum err_code cuda_attention(struct kern *k, const struct attention_a
         return run_items(c, a, e);
     if (a->rows->n_tok <= a->rows->n_seq && cuda_attention_rows_run(c, a))
         return cuda_launched("attention", e);
-    if (a->rows->n_tok > MANY_ROWS && cuda_attention_many_run(c, a))
+    if (!make_plan(c, a, SLOTS_MAX).parts.data && cuda_attention_many_run(c, a))
         return cuda_launched("attention", e);
     return run_items(c, a, e);
 }

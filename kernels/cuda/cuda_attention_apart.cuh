@@ -1,27 +1,17 @@
-/* cuda_attention_apart.cuh: the slots of one warp of cuda_attention_many.cu once more, each row by
- * itself.
+/* cuda_attention_apart.cuh: the slots of one warp of cuda_attention_many.cu once more, by the plain
+ * forms and with each row's own mask on V.
+ *
+ * Two things send slots here: P = +0 of a masked key met a V that is not finite, which another row
+ * of the item may have seen; or an exponent of P above 1/2, which scores of 2^24 and more give by
+ * their rounding and the short form of exp2 does not hold for. Both are rare, so this is slow: for
+ * each row of the warp and each 32 dims all scores again, operands straight from global memory,
+ * by mma.sync.
  */
 #ifndef ASSAY_KERNELS_CUDA_CUDA_ATTENTION_APART_CUH
 #define ASSAY_KERNELS_CUDA_CUDA_ATTENTION_APART_CUH
 
+#include "kernels/cuda/cuda_attention_list.cuh"
 #include "kernels/cuda/cuda_frag.cuh"
-#include "kernels/cuda/cuda_splits.h"
-
-/* A launch. */
-struct attention_many_plan {
-    int row0, n_rows;         /* its rows */
-    int group, heads, pieces; /* query heads of a kv head, of an item; items of a kv head */
-    int tokens;               /* rows of an item, at most */
-    float c;
-    int late; /* planted fault: tiles by which splits begin late */
-};
-
-/* Up to 128 slots: n_rows rows from `row` on, at positions from `pos` on, times `heads` heads. */
-struct attention_many_item {
-    int row, n_rows, pos, n_slots;
-    int kv, head0, heads;
-    int first, last; /* tiles */
-};
 
 /* Two keys' bf16 of one dim, +0 where masked. */
 __device__ static inline uint32_t apart_values(const uint16_t *half, int dims, int key, int dim,
@@ -51,8 +41,7 @@ __device__ static void apart_dims(const struct attention_args &a, const struct k
     bool first = true;
     for (int half = 0; half < 2; half++) {
         int slot = MIN2(slot0 + g + half * 8, it.n_slots - 1);
-        int64_t head =
-            (int64_t)(it.row + slot / it.heads) * a.n_head + it.head0 + slot % it.heads;
+        int64_t head = (int64_t)(it.row + slot / it.heads) * a.n_head + it.head0 + slot % it.heads;
         q[half] = (const uint32_t *)(const void *)((const uint16_t *)a.q + head * DIMS + t);
     }
     for (int tile = begin / KERN_TILE; tile <= (end - 1) / KERN_TILE; tile++) {
@@ -124,8 +113,7 @@ __device__ static void apart_dims(const struct attention_args &a, const struct k
             float x = elem_rescale(total->m[half], joined, p.c);
             float y = elem_rescale(m[half], joined, p.c);
             total->m[half] = joined;
-            total->l[half] =
-                first ? l[2 * half] : fmaf(l[2 * half], y, total->l[half] * x);
+            total->l[half] = first ? l[2 * half] : fmaf(l[2 * half], y, total->l[half] * x);
             for (int i = 0; i < 8; i++) {
                 float *sum = &total->o[i / 2][half * 2 + i % 2];
                 float *v = &o[i / 2][half * 2 + i % 2];
@@ -155,8 +143,7 @@ attend_apart(const struct attention_args &a, const struct kern_rows &rows,
                 int slot = slot0 + lane / 4 + half * 8, head = it.head0 + slot % it.heads;
                 if (slot >= end || slot / it.heads != token)
                     continue;
-                struct attention_factors f =
-                    end_row(a, head, total.m[half], total.l[half], p.c);
+                struct attention_factors f = end_row(a, head, total.m[half], total.l[half], p.c);
 #pragma unroll
                 for (int i = 0; i < 8; i++)
                     store_out(a, it.row + token, head, dim0 + i / 2 * 8 + lane % 4 * 2 + i % 2,

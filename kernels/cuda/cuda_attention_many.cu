@@ -1,4 +1,35 @@
 /* cuda_attention_many.cu: rule 4 in mma90 for many query rows, by warpgroup products (wgmma).
+ *
+ * Work: a block is a warp that copies and two warpgroups of 64 slots each, a slot being one query
+ * head of one row; both use the same K and V. Blocks are as many as multiprocessors and take the
+ * items of cuda_attention_list.cuh, an item being up to 128 slots of one kv head.
+ * Bytes: K and V of every tile once an item, each half of a page one bulk copy as it lies, since
+ * the order of cuda_page.h is the hardware's 128-byte swizzle; queries by tensor copies, for the
+ * next item while this one runs.
+ *
+ * Shared memory: rings of K and V, STAGES each; two places for queries, [64 dims][slot]; a kilobyte
+ * of ones, the columns that give row sums; the list; barriers.
+ * Registers: sums of the split and totals (a quarter of the dims of two slots), scores that become
+ * P in place, P as the operand of the next product. With 64 dims the queries are there too; with
+ * 128 they are read from shared memory, since the totals take their place.
+ *
+ * Pipeline: the scores of tile j + 1 and the sums of tile j are started together; the softmax of j
+ * + 1 follows, then the sums are multiplied by its factor or, at a split's end, join the totals.
+ * The warpgroups take turns in starting products.
+ *
+ * Order: tiles ascending inside a split, splits ascending, each slot by itself. A tile that some
+ * slot of the warpgroup sees in part goes the masked way: scores of masked keys become -inf before
+ * the maximum, and P +0 after the rounding; a slot that sees none keeps its sums, as a factor of 1
+ * and sums of +0 leave them. V of masked keys is not cleared here: cuda_attention_apart.cuh.
+ * Its planted fault: splits begin a tile late.
+ *
+ * Shapes: 64 or 128 dims, a positive scale, no softcap; any group of heads, windows, sinks, rows in
+ * any order. The kernel starts early (cuda_launch.cuh) and makes its list before it waits.
+ *
+ * Tried and lost, 512 rows behind 7680: totals in shared memory and queries in registers 194 us
+ * (with half of a multiprocessor's reads and writes at a split's end; this 188); no turns 202; half
+ * of the queries in registers 201; a look at the barriers ahead of the wait 188; a function call
+ * beside the products: the compiler serializes them all (C7520).
  */
 #include "kernels/cuda/cuda_splits.h"
 
@@ -6,6 +37,8 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/cuda_attention_apart.cuh"
+#include "kernels/cuda/cuda_attention_list.cuh"
+#include "kernels/cuda/cuda_attention_soften.cuh"
 #include "kernels/cuda/cuda_copy.cuh"
 #include "kernels/cuda/cuda_frag.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
@@ -18,31 +51,16 @@
 #define SLOTS       (CONSUMERS * GROUP_SLOTS)
 #define BLOCK       (32 * WARPS * (CONSUMERS + 1))
 #define STAGES      3
-#define LIST_MAX    2048 /* rows of a launch */
-#define SORT_MAX    768  /* longer lists are long enough to be balanced unsorted */
 #define TILES       (KERN_SPLIT / KERN_TILE)
 #define ONES_BYTES  1024
-#define ROUNDS_MAX  2048 /* items of a block */
-#define ALL         0xffffffffu
-__device__ static inline void named_sync(int id)
-{
-    asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
-}
-__device__ static inline void named_arrive(int id)
-{
-    asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory");
-}
+#define ROUNDS_MAX  2048 /* items of a block: a list of full length by a kv head a multiprocessor  \
+                          */
 
 static_assert(GROUP_SLOTS == 64 && KERN_TILE == 64, "the shape of a product");
 
-/* Neighbouring rows of one sequence at neighbouring positions. */
-struct many_rows {
-    uint16_t row, n; /* first row, of the launch's; rows */
-    int pos;         /* of the first */
-};
-
 struct many_state {
-    uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES], q_full[2], q_empty[2];
+    uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES], q_full[2],
+        q_empty[2];
     uint32_t apart[CONSUMERS * WARPS][ROUNDS_MAX / 32]; /* a bit an item: computed once more */
 };
 
@@ -58,86 +76,6 @@ template <int DIMS> struct many_layout {
                   "the list is made where K and V stand later");
 };
 
-/* ---- items --------------------------------------------------------------------------------------
- */
-__device__ static inline int tiles_of(const struct attention_args &a, const struct many_rows &r)
-{
-    int first = a.window && r.pos >= a.window ? (r.pos + 1 - a.window) / KERN_TILE : 0;
-    return (r.pos + r.n - 1) / KERN_TILE - first + 1;
-}
-
-/* Lists the launch's rows in groups, those with the most tiles first; every block makes the same
- * list. How many. */
-__device__ static int list_rows(const struct attention_args &a, const struct kern_rows &rows,
-                                const struct attention_many_plan &p, struct many_rows *list,
-                                struct many_rows *unsorted)
-{
-    __shared__ uint32_t begins[LIST_MAX / 32];
-    const int32_t *pos = rows.pos + p.row0, *seq = rows.seq + p.row0;
-    int words = (p.n_rows + 31) / 32, n = 0;
-    for (int t = (int)threadIdx.x; t < words * 32; t += BLOCK) {
-        bool begin = t < p.n_rows && (t == 0 || seq[t] != seq[t - 1] || pos[t] != pos[t - 1] + 1 ||
-                                      pos[t] % p.tokens == 0);
-        uint32_t word = __ballot_sync(ALL, begin);
-        if (t % 32 == 0)
-            begins[t / 32] = word;
-    }
-    __syncthreads();
-    for (int i = 0; i < words; i++)
-        n += __popc(begins[i]);
-    for (int t = (int)threadIdx.x; t < p.n_rows; t += BLOCK) {
-        uint32_t below = begins[t / 32] & ((1u << t % 32) - 1), after = begins[t / 32] >> t % 32;
-        int at = __popc(below), next = t / 32;
-        if (!(after & 1))
-            continue;
-        for (int i = 0; i < t / 32; i++)
-            at += __popc(begins[i]);
-        after = begins[next] & ~(below | 1u << t % 32);
-        while (!after && ++next < words)
-            after = begins[next];
-        int end = after ? next * 32 + __ffs((int)after) - 1 : p.n_rows;
-        unsorted[at] = {(uint16_t)t, (uint16_t)(end - t), pos[t]};
-    }
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < n; i += BLOCK) {
-        int tiles = tiles_of(a, unsorted[i]), rank = n > SORT_MAX ? n - 1 - i : 0;
-        for (int j = 0; j < n && n <= SORT_MAX; j++) {
-            int other = tiles_of(a, unsorted[j]);
-            rank += other > tiles || (other == tiles && j < i);
-        }
-        list[rank] = unsorted[i];
-    }
-    COPY_ASM("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-    return n;
-}
-
-/* Item number i of the launch: blocks take the list to and fro. False behind the last. */
-__device__ static bool find_item(const struct attention_args &a,
-                                 const struct attention_many_plan &p, const struct many_rows *list,
-                                 int n_list, int round, struct attention_many_item *it)
-{
-    int per = a.n_kv * p.pieces, blocks = (int)gridDim.x, block = (int)blockIdx.x;
-    int i = round * blocks + (round % 2 ? blocks - 1 - block : block);
-    if (i >= n_list * per)
-        return false;
-    struct many_rows r = list[i / per];
-    r.row = (uint16_t)__shfl_sync(ALL, r.row, 0);
-    r.n = (uint16_t)__shfl_sync(ALL, r.n, 0);
-    r.pos = __shfl_sync(ALL, r.pos, 0);
-    int y = i % per, piece = y % p.pieces;
-    it->row = p.row0 + r.row;
-    it->n_rows = r.n;
-    it->pos = r.pos;
-    it->kv = y / p.pieces;
-    it->head0 = it->kv * p.group + piece * p.heads;
-    it->heads = MIN2(p.heads, p.group - piece * p.heads);
-    it->n_slots = it->n_rows * it->heads;
-    it->last = (r.pos + r.n - 1) / KERN_TILE;
-    it->first = it->last + 1 - tiles_of(a, r);
-    return true;
-}
-
 /* ---- the copying warp ---------------------------------------------------------------------------
  */
 struct many_ring {
@@ -152,8 +90,8 @@ __device__ static inline void ring_next(struct many_ring &r)
 
 template <int DIMS>
 __device__ static void copy_items(const struct attention_args &a, const struct kern_rows &rows,
-                                  const struct attention_many_plan &p, const CUtensorMap *q, uint8_t *shared,
-                                  int n_list)
+                                  const struct attention_many_plan &p, const CUtensorMap *q,
+                                  uint8_t *shared, int n_list)
 {
     using at = many_layout<DIMS>;
     struct many_state *b = (struct many_state *)(shared + at::state);
@@ -194,100 +132,46 @@ __device__ static void copy_items(const struct attention_args &a, const struct k
     }
 }
 
+/* ---- turns ------------------------------------------------------------------------------------
+ * The two warpgroups start their products in turn, so that those of one run under the softmax of
+ * the other. */
+__device__ static inline void turn_wait(int group)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(32 * WARPS * CONSUMERS) : "memory");
+}
+
+__device__ static inline void turn_pass(int group)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(2 - group), "n"(32 * WARPS * CONSUMERS) : "memory");
+}
+
 /* ---- a tile -------------------------------------------------------------------------------------
  */
-/* What a thread knows of its two slots: of every 16 slots of its warp those of lane / 4 and + 8. */
-struct many_slots {
-    int begin[2], end[2];   /* keys that they see; none: both 0 */
-    float m[2], m_total[2], l_total[2];
-    uint32_t have; /* bit: the slot has a total */
-    uint32_t odd;  /* bit: it met an exponent above what the short form of exp2 holds for */
-};
-
-/* Twice the bits of elem_exp2_p(x) for x in [-126, 1], and below; infinite for a NaN: half the
- * polynomial, and n + 1 added to its exponent. Rounded to bf16, as P is, that is the same in
- * subnormals too. */
-__device__ static inline float exp2_short(float x)
+/* The upper word is the same for all; the lower one is kept in a uniform register. */
+__device__ static inline uint64_t descriptor(uint32_t low)
 {
-    asm("max.NaN.f32 %0, %0, 0fC2FC0000;" : "+f"(x)); /* -126 */
-    float rounded = x + (ELEM_ROUND + 1.0f);
-    float f = x - (rounded - (ELEM_ROUND + 1.0f));
-    float p = 0x1.c3f76p-6f;
-    p = fmaf(p, f, 0x1.f0de1ap-4f);
-    p = fmaf(p, f, 0x1.62f31ap-2f);
-    p = fmaf(p, f, 0x1.fff692p-2f);
-    return elem_float(elem_bits(rounded) * 0x800000u + elem_bits(p));
+    return (uint64_t)0x40000040 << 32 | low;
 }
 
-/* Bit i: element i of the scores is of a key that its slot sees. */
-__device__ static inline uint32_t seen_bits(const struct many_slots &st, int key0)
+__device__ static inline uint32_t uniform(uint32_t x)
 {
-    int at = key0 + (int)threadIdx.x % 4 * 2;
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < 32; i++) {
-        int key = at + i / 4 * 8 + i % 2, half = i % 4 / 2;
-        bits |= key >= st.begin[half] && key < st.end[half] ? 1u << i : 0;
-    }
-    return bits;
-}
-
-/* From scores to P, not yet rounded; the maxima under which it stands; what the sums under the
- * maxima m are multiplied by. */
-__device__ static inline void soften(float (&s)[32], float c, const float m[2], float next[2],
-                                     float f[2], uint32_t *odd)
-{
-    float scaled[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float x[4] = {m[half], -INFINITY, -INFINITY, -INFINITY};
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            x[i % 4] = fmaxf(x[i % 4], s[i / 2 * 4 + half * 2 + i % 2]);
-        next[half] = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        next[half] = fmaxf(next[half], __shfl_xor_sync(ALL, next[half], 1));
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        next[half] = fmaxf(next[half], __shfl_xor_sync(ALL, next[half], 2));
-        scaled[half] = next[half] * c;
-        *odd |= fmaf(next[half], c, -scaled[half]) > 0.5f ? 1u << half : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < 32; i++)
-        s[i] = exp2_short(fmaf(s[i], c, -scaled[i % 4 / 2]));
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        f[half] = elem_exp2_full(c * (m[half] == next[half] ? 0.0f : m[half] - next[half]));
-}
-
-template <bool MASKED>
-__device__ static inline void pack_p(const float (&s)[32], uint32_t seen, uint32_t (&p)[16])
-{
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-        p[i] = frag_pack(s[2 * i], s[2 * i + 1]);
-        if (MASKED)
-            p[i] &= (seen >> 2 * i & 1 ? 0xffffu : 0) | (seen >> (2 * i + 1) & 1 ? 0xffff0000u : 0);
-    }
+    return __reduce_max_sync(ALL, x);
 }
 
 /* Descriptors of a tile; what lies further on is added to them in units of 16 bytes. The first
  * QREGS steps take the queries from registers. */
 template <int DIMS, int QREGS>
-__device__ static inline void start_scores(float (&s)[32], const uint32_t (*qr)[4], uint64_t q,
-                                           uint64_t keys)
+__device__ static inline void start_scores(float (&s)[32], const uint32_t (*qr)[4], uint32_t q,
+                                           uint32_t keys)
 {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < DIMS / 16; i++) {
-        uint64_t k = keys + (uint64_t)(i / 4 * KERN_TILE * 8 + i % 4 * 2);
+        uint64_t k = descriptor(keys + (uint32_t)(i / 4 * KERN_TILE * 8 + i % 4 * 2));
         if (i < QREGS)
             wgmma_step(s, qr[i], k, i);
         else
-            wgmma_step(s, q + (uint64_t)(i / 4 * SLOTS * 8 + i % 4 * 2), k, i);
+            wgmma_step(s, descriptor(q + (uint32_t)(i / 4 * SLOTS * 8 + i % 4 * 2)), k, i);
     }
     wgmma_commit();
 }
@@ -295,13 +179,13 @@ __device__ static inline void start_scores(float (&s)[32], const uint32_t (*qr)[
 /* O and L take four steps; `add` 0: they begin. */
 template <int N>
 __device__ static inline void start_sums(float (&o)[N], float (&l)[4], const uint32_t (&p)[16],
-                                         uint64_t values, uint64_t ones, int add)
+                                         uint32_t values, uint32_t ones, int add)
 {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < KERN_TILE / 16; i++) {
-        wgmma_step<1>(o, p + 4 * i, values + (uint64_t)(i * 128), i == 0 ? add : 1);
-        wgmma_step(l, p + 4 * i, ones, i == 0 ? add : 1);
+        wgmma_step<1>(o, p + 4 * i, descriptor(values + (uint32_t)(i * 128)), i == 0 ? add : 1);
+        wgmma_step(l, p + 4 * i, descriptor(ones), i == 0 ? add : 1);
     }
     wgmma_commit();
 }
@@ -335,11 +219,10 @@ __device__ static inline void merge(const float (&o)[N], const float (&l)[4], fl
 /* Writes the warp's slots, or sets *apart where a value is a NaN though the row sum is none: P = +0
  * met a V that is not finite. */
 template <int DIMS>
-__device__ static inline void store_slots(const struct attention_args &a,
-                                          const struct attention_many_plan &p,
-                                          const struct attention_many_item &it, int slot0,
-                                          const float (&o)[DIMS / 2], const struct many_slots &st,
-                                          uint32_t *redo, int round)
+__device__ static inline void
+store_slots(const struct attention_args &a, const struct attention_many_plan &p,
+            const struct attention_many_item &it, int slot0, const float (&o)[DIMS / 2],
+            const struct many_slots &st, uint32_t *redo, int round)
 {
     int lane = (int)threadIdx.x % 32;
     bool apart = false;
@@ -400,7 +283,7 @@ __device__ static inline void find_slots(const struct attention_args &a,
 template <int DIMS, int QREGS> struct many_group {
     float o[DIMS / 2], total[DIMS / 2], l[4], s[32];
     uint32_t p[16], qr[QREGS + 1][4];
-    uint64_t q; /* descriptor */
+    uint32_t q; /* descriptor */
     struct many_slots st;
     struct many_ring k, v;
     int add, from_key;
@@ -422,37 +305,35 @@ __device__ static inline void soften_tile(struct many_group<DIMS, QREGS> &w, flo
 }
 
 /* Scores of tile + 1 and sums of `tile` at once; then P of tile + 1. */
-template <bool MASKED, int V, int DIMS, int QREGS>
+template <bool MASKED, int DIMS, int QREGS>
 __device__ static inline void advance(struct many_group<DIMS, QREGS> &w, struct many_state *b,
-                                      const struct attention_many_plan &p, uint64_t keys,
-                                      uint64_t values, uint64_t ones, int tile, int group)
+                                      const struct attention_many_plan &p, uint32_t keys,
+                                      uint32_t values, uint32_t ones, int tile, int group,
+                                      bool leader)
 {
     constexpr int half = many_layout<DIMS>::half >> 4;
     float f[2], next[2];
     uint32_t seen;
+    int v = w.v.stage;
     copy_wait(&b->k_full[w.k.stage], w.k.phase);
-    if (V & 4)
-        named_sync(1 + group);
-    start_scores<DIMS, QREGS>(w.s, w.qr, w.q, keys + (uint64_t)(w.k.stage * half));
+    turn_wait(group);
+    start_scores<DIMS, QREGS>(w.s, w.qr, w.q, uniform(keys + (uint32_t)(w.k.stage * half)));
     copy_wait(&b->v_full[w.v.stage], w.v.phase);
-    start_sums(w.o, w.l, w.p, values + (uint64_t)(w.v.stage * half), ones, w.add);
-    if (V & 4)
-        named_arrive(1 + (group ^ 1));
+    start_sums(w.o, w.l, w.p, uniform(values + (uint32_t)(w.v.stage * half)), ones, w.add);
+    turn_pass(group);
     wgmma_wait<1>();
     wgmma_hold(w.s);
-    if (threadIdx.x % 32 == 0)
+    if (leader)
         copy_arrive(&b->k_empty[w.k.stage]);
     ring_next(w.k);
+    ring_next(w.v);
     bool edge = (tile + 1 - p.late) % TILES == 0 && tile + 1 > p.late;
     soften_tile<MASKED>(w, p.c, tile + 1, edge, next, f, &seen);
-    if (V & 1)
-        wgmma_hold(w.s);
     wgmma_wait<0>();
     wgmma_hold(w.o);
     wgmma_hold(w.l);
-    if (threadIdx.x % 32 == 0)
-        copy_arrive(&b->v_empty[w.v.stage]);
-    ring_next(w.v);
+    if (leader)
+        copy_arrive(&b->v_empty[v]);
     if (edge) {
         merge(w.o, w.l, w.total, w.st, p.c, w.from_key, (tile + 1) * KERN_TILE);
         w.from_key = (tile + 1) * KERN_TILE;
@@ -470,7 +351,7 @@ __device__ static inline void advance(struct many_group<DIMS, QREGS> &w, struct 
     pack_p<MASKED>(w.s, seen, w.p);
 }
 
-template <int DIMS, int QREGS, int V>
+template <int DIMS, int QREGS>
 __device__ static void attend_items(const struct attention_args &a, const struct kern_rows &rows,
                                     const struct attention_many_plan &p, uint8_t *shared,
                                     int n_list)
@@ -479,16 +360,17 @@ __device__ static void attend_items(const struct attention_args &a, const struct
     struct many_state *b = (struct many_state *)(shared + at::state);
     const struct many_rows *list = (const struct many_rows *)(shared + at::list);
     const int lane = (int)threadIdx.x % 32,
-              warp = __shfl_sync(ALL, ((int)threadIdx.x - 32 * WARPS) / 32, 0), slot0 = warp * 16,
-              group = warp / WARPS;
+              warp = __reduce_max_sync(ALL, ((int)threadIdx.x - 32 * WARPS) / 32),
+              slot0 = warp * 16, group = warp / WARPS;
     const uint32_t base = copy_address(shared);
-    const uint64_t keys = wgmma_columns(base + at::keys), ones = wgmma_columns(base + at::ones);
-    const uint64_t values = wgmma_turned(base + at::values, KERN_TILE * 128);
+    const uint32_t keys = (uint32_t)wgmma_columns(base + at::keys),
+                   ones = uniform((uint32_t)wgmma_columns(base + at::ones)),
+                   values = (uint32_t)wgmma_turned(base + at::values, KERN_TILE * 128);
     struct many_group<DIMS, QREGS> w;
     struct attention_many_item it;
     w.k = w.v = {};
-    if (V & 4 && group == 1)
-        named_arrive(1);
+    if (group == 1)
+        turn_pass(group);
     for (int round = 0; find_item(a, p, list, n_list, round, &it); round++) {
         const int q_at = at::q + round % 2 * (DIMS / 64 * at::q_block);
         copy_wait(&b->q_full[round % 2], round / 2 & 1);
@@ -496,9 +378,9 @@ __device__ static void attend_items(const struct attention_args &a, const struct
             for (int tile = it.first; tile <= it.last; tile++) {
                 copy_wait(&b->k_full[w.k.stage], w.k.phase);
                 copy_wait(&b->v_full[w.k.stage], w.k.phase);
-                if (V & 4 && tile != it.first) {
-                    named_sync(1 + group);
-                    named_arrive(1 + (group ^ 1));
+                if (tile != it.first) {
+                    turn_wait(group);
+                    turn_pass(group);
                 }
                 if (lane == 0) {
                     copy_arrive(&b->k_empty[w.k.stage]);
@@ -512,12 +394,11 @@ __device__ static void attend_items(const struct attention_args &a, const struct
                 copy_arrive(&b->q_empty[round % 2]);
             continue;
         }
-        w.q = wgmma_columns(base + (uint32_t)(q_at + group * GROUP_SLOTS * 128));
+        w.q = uniform((uint32_t)wgmma_columns(base + (uint32_t)(q_at + group * GROUP_SLOTS * 128)));
 #pragma unroll
         for (int i = 0; i < QREGS; i++) {
             int row = slot0 + lane / 4;
-            const uint8_t *from =
-                shared + q_at + i / 4 * at::q_block + row * 128 + lane % 4 * 4;
+            const uint8_t *from = shared + q_at + i / 4 * at::q_block + row * 128 + lane % 4 * 4;
             int first = (i % 4 * 2 ^ (row & 7)) * 16, second = (i % 4 * 2 + 1 ^ (row & 7)) * 16;
             w.qr[i][0] = *(const uint32_t *)(from + first);
             w.qr[i][1] = *(const uint32_t *)(from + first + 8 * 128);
@@ -540,7 +421,8 @@ __device__ static void attend_items(const struct attention_args &a, const struct
         float f[2], next[2];
         uint32_t seen;
         copy_wait(&b->k_full[w.k.stage], w.k.phase);
-        start_scores<DIMS, QREGS>(w.s, w.qr, w.q, keys + (uint64_t)(w.k.stage * (at::half >> 4)));
+        start_scores<DIMS, QREGS>(w.s, w.qr, w.q,
+                                  uniform(keys + (uint32_t)(w.k.stage * (at::half >> 4))));
         wgmma_wait<0>();
         wgmma_hold(w.s);
         if (lane == 0)
@@ -555,15 +437,16 @@ __device__ static void attend_items(const struct attention_args &a, const struct
             int stop = MIN2(it.last, whole_end - 1);
             if (tile + 1 >= whole)
                 for (; tile < stop; tile++)
-                    advance<false, V>(w, b, p, keys, values, ones, tile, group);
+                    advance<false>(w, b, p, keys, values, ones, tile, group, lane == 0);
             stop = tile + 1 < whole ? MIN2(it.last, whole - 1) : it.last;
             for (; tile < stop; tile++)
-                advance<true, V>(w, b, p, keys, values, ones, tile, group);
+                advance<true>(w, b, p, keys, values, ones, tile, group, lane == 0);
         }
         if (lane == 0)
             copy_arrive(&b->q_empty[round % 2]);
         copy_wait(&b->v_full[w.v.stage], w.v.phase);
-        start_sums(w.o, w.l, w.p, values + (uint64_t)(w.v.stage * (at::half >> 4)), ones, w.add);
+        start_sums(w.o, w.l, w.p, uniform(values + (uint32_t)(w.v.stage * (at::half >> 4))), ones,
+                   w.add);
         wgmma_wait<0>();
         wgmma_hold(w.o);
         wgmma_hold(w.l);
@@ -579,7 +462,7 @@ __device__ static void attend_items(const struct attention_args &a, const struct
             attend_apart<DIMS>(a, rows, p, it, slot0);
 }
 
-template <int DIMS, int QREGS, int V>
+template <int DIMS, int QREGS>
 __global__ static void __launch_bounds__(BLOCK, 1)
     attend_many(const __grid_constant__ struct attention_args a,
                 const __grid_constant__ struct kern_rows rows,
@@ -608,22 +491,22 @@ __global__ static void __launch_bounds__(BLOCK, 1)
     for (int i = (int)threadIdx.x; i < ONES_BYTES / 4; i += BLOCK)
         ((uint32_t *)(shared + at::ones))[i] = 0x3f803f80u;
     /* Positions and pages are no kernel's work. */
-    int n_list = list_rows(a, rows, p, (struct many_rows *)(shared + at::list),
-                           (struct many_rows *)shared);
+    int n_list =
+        list_rows(a, rows, p, (struct many_rows *)(shared + at::list), (struct many_rows *)shared);
     launch_wait();
-    if (__shfl_sync(ALL, (int)threadIdx.x / 32, 0) < WARPS) {
+    if (__reduce_max_sync(ALL, (int)threadIdx.x / 32) < WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x < 32)
             copy_items<DIMS>(a, rows, p, &q, shared, n_list);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        attend_items<DIMS, QREGS, V>(a, rows, p, shared, n_list);
+        attend_items<DIMS, QREGS>(a, rows, p, shared, n_list);
     }
 }
 
 /* ---- the host's side ----------------------------------------------------------------------------
  */
-template <int DIMS, int QREGS, int V>
+template <int DIMS, int QREGS>
 static bool launch(const struct cuda_kern *c, const struct attention_args *a)
 {
     static bool allowed;
@@ -635,11 +518,14 @@ static bool launch(const struct cuda_kern *c, const struct attention_args *a)
     p.tokens = SLOTS / p.heads;
     p.c = elem_score_factor(a->scale, 0.0f);
     CUtensorMap q;
+    if (a->n_kv * p.pieces > c->n_sm) /* ROUNDS_MAX */
+        return false;
     if (!cuda_tensor_heads(&q, a->q, DIMS, a->n_head, n_tok, p.heads, p.tokens))
         return false;
     p.late = kern_planted() == KERN_FAULT_SPLIT_EDGE && n_tok > 1;
     if (!allowed) {
-        (void)cudaFuncSetAttribute(attend_many<DIMS, QREGS, V>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+        (void)cudaFuncSetAttribute(attend_many<DIMS, QREGS>,
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    many_layout<DIMS>::bytes);
         allowed = true;
     }
@@ -647,7 +533,7 @@ static bool launch(const struct cuda_kern *c, const struct attention_args *a)
         p.row0 = (end - 1) / LIST_MAX * LIST_MAX;
         p.n_rows = end - p.row0;
         int64_t most = (int64_t)p.n_rows * a->n_kv * p.pieces;
-        launch_early(attend_many<DIMS, QREGS, V>, dim3((unsigned)MIN2(most, c->n_sm)), BLOCK,
+        launch_early(attend_many<DIMS, QREGS>, dim3((unsigned)MIN2(most, c->n_sm)), BLOCK,
                      many_layout<DIMS>::bytes, c->stream, *a, *a->rows, p, q);
     }
     return true;
@@ -658,17 +544,12 @@ extern "C" bool cuda_attention_many_run(const struct cuda_kern *c, const struct 
     if (a->softcap > 0.0f || !(a->scale > 0.0f) || (uintptr_t)a->q % 16 != 0 ||
         (uintptr_t)a->out % 4 != 0)
         return false;
-    const char *v = getenv("ATT_V");
-    int variant = v ? atoi(v) : 0;
-    if (a->head_dim == 64)
-        return variant & 4 ? launch<64, 4, 4>(c, a) : launch<64, 4, 0>(c, a);
-    if (a->head_dim != 128)
+    switch (a->head_dim) {
+    case 64:
+        return launch<64, 4>(c, a);
+    case 128:
+        return launch<128, 0>(c, a);
+    default:
         return false;
-#define CASE(x, y)                                                                                 \
-    case x * 10 + y:                                                                               \
-        return launch<128, x, y>(c, a);
-    switch (variant) {
-        CASE(0, 0) CASE(0, 1) CASE(0, 4) CASE(0, 5) CASE(2, 4) CASE(4, 4) CASE(4, 0)
     }
-    return false;
 }

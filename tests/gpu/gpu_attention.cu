@@ -1,10 +1,10 @@
 /* gpu_attention.cu: time of the attention of prefill by shape, for both kernels that take it, and
  * whether their bytes are equal.
  *
- * Queries, K and V are random and finite; pages stand in reverse order. Launches run back to back on
- * the same data; a time is the median of rounds of several launches after a pause, so that the clock
- * is that of a card which was idle. Operations are those of the keys that are seen: 4 a key, dim and
- * query head.
+ * Queries, K and V are random and finite; pages stand in reverse order. Launches run back to back
+ * on the same data; a time is the median of rounds of several launches after a pause, so that the
+ * clock is that of a card which was idle. Operations are those of the keys that are seen: 4 a key,
+ * dim and query head.
  *
  *   gpu_attention [SHAPE]   all shapes, or that number
  */
@@ -118,7 +118,8 @@ static void bench(struct kern *k, const struct shape *s)
 {
     struct err e = {};
     int n_tok = s->n_seq * s->n, pages = (s->before + s->n + KERN_PAGE - 1) / KERN_PAGE;
-    size_t n_out = (size_t)n_tok * (size_t)(s->n_head * s->head_dim), n_pages = (size_t)(s->n_seq * pages);
+    size_t n_out = (size_t)n_tok * (size_t)(s->n_head * s->head_dim),
+           n_pages = (size_t)(s->n_seq * pages);
     size_t n_kv = n_pages * (size_t)(s->n_kv * 2 * cuda_page_half(s->head_dim));
     int32_t *host = (int32_t *)calloc((size_t)n_tok * 2 + n_pages, 4);
     double ops = 0, us[2];
