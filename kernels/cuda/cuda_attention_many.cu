@@ -53,8 +53,7 @@
 #define STAGES      3
 #define TILES       (KERN_SPLIT / KERN_TILE)
 #define ONES_BYTES  1024
-#define ROUNDS_MAX  2048 /* items of a block: a list of full length by a kv head a multiprocessor  \
-                          */
+#define ROUNDS_MAX  2048 /* items of a block, at most */
 
 static_assert(GROUP_SLOTS == 64 && KERN_TILE == 64, "the shape of a product");
 
@@ -216,8 +215,8 @@ __device__ static inline void merge(const float (&o)[N], const float (&l)[4], fl
         total[i] = fmaf(o[i], g[i % 4 / 2], total[i] * f[i % 4 / 2]);
 }
 
-/* Writes the warp's slots, or sets *apart where a value is a NaN though the row sum is none: P = +0
- * met a V that is not finite. */
+/* Writes the warp's slots; or sets the item's bit of `redo` where a value is a NaN though the row
+ * sum is finite (P = +0 met a V that is not), or an exponent was odd. */
 template <int DIMS>
 __device__ static inline void
 store_slots(const struct attention_args &a, const struct attention_many_plan &p,
@@ -518,7 +517,7 @@ static bool launch(const struct cuda_kern *c, const struct attention_args *a)
     p.tokens = SLOTS / p.heads;
     p.c = elem_score_factor(a->scale, 0.0f);
     CUtensorMap q;
-    if (a->n_kv * p.pieces > c->n_sm) /* ROUNDS_MAX */
+    if (a->n_kv * p.pieces > c->n_sm) /* a full list would exceed ROUNDS_MAX */
         return false;
     if (!cuda_tensor_heads(&q, a->q, DIMS, a->n_head, n_tok, p.heads, p.tokens))
         return false;
