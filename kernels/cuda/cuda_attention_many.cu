@@ -494,11 +494,11 @@ __global__ static void __launch_bounds__(BLOCK, 1)
         list_rows(a, rows, p, (struct many_rows *)(shared + at::list), (struct many_rows *)shared);
     launch_wait();
     if (__reduce_max_sync(ALL, (int)threadIdx.x / 32) < WARPS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        WGMMA_ASM("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x < 32)
             copy_items<DIMS>(a, rows, p, &q, shared, n_list);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        WGMMA_ASM("setmaxnreg.inc.sync.aligned.u32 232;");
         attend_items<DIMS, QREGS>(a, rows, p, shared, n_list);
     }
 }
