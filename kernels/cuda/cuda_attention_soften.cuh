@@ -18,10 +18,10 @@ struct many_slots {
     uint32_t odd;  /* bit: it met an exponent that exp2_short does not take */
 };
 
-/* elem_exp2_p for x up to 1/2, the same once rounded to bf16 (checked for all 3,196,059,650 such x),
- * and infinite for a NaN: half the polynomial, and n + 1 is added to its exponent by an integer. The
- * only subnormal results stand for n = -126 just below 2^-126, and round to it either way. An
- * infinite P makes the row sum infinite or a NaN, and every output of the row a NaN. */
+/* elem_exp2_p for x up to 1/2, the same once rounded to bf16 (checked for all 3,196,059,650 such
+ * x), and infinite for a NaN: half the polynomial, and n + 1 is added to its exponent by an
+ * integer. The only subnormal results stand for n = -126 just below 2^-126, and round to it either
+ * way. An infinite P makes the row sum infinite or a NaN, and every output of the row a NaN. */
 __device__ static inline float exp2_short(float x)
 {
     asm("max.NaN.f32 %0, %0, 0fC2FC0000;" : "+f"(x)); /* -126 */
