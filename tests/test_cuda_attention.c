@@ -1,6 +1,7 @@
 /* test_cuda_attention.c: rule 4 on a CUDA device against the CPU oracle, byte by byte: head sizes,
  * groups of heads, windows, softcaps, sinks; decode, chunks and mixed steps; what later tokens
- * hold.
+ * hold. Every step is run by the kernel that the backend chooses and by each that takes its shape;
+ * pieces of every length and begin are held to one run of the oracle over all tokens.
  */
 #include "tests/cuda_rig.h"
 
@@ -152,20 +153,40 @@ static uint16_t *attend(const struct setup *s, const struct side *d, const uint1
     return out;
 }
 
+/* The same by one of the device's kernels, if it takes the shape. */
+static uint16_t *attend_by(const struct setup *s, const struct side *d, const uint16_t *q,
+                           const int32_t *tokens, int n, enum cuda_attention_kernel kernel)
+{
+    cuda_of(d->k)->force_attention = kernel;
+    uint16_t *out = attend(s, d, q, tokens, n);
+    cuda_of(d->k)->force_attention = CUDA_ATTENTION_AUTO;
+    return out;
+}
+
+/* Rows of a step against what the oracle has for them. */
+static void check_rows(const struct setup *s, const uint16_t *want, const uint16_t *got,
+                       const int32_t *tokens, int n, const char *what, int kernel)
+{
+    size_t row = (size_t)(s->n_head * s->hd);
+    int64_t at = rig_differ(want, got, (size_t)n * row, 2);
+    ck_assert_msg(at < 0,
+                  "%s, kernel %d, %d rows from token %d, %d/%d heads of %d, window %d, cap %g, "
+                  "sinks %d: row %lld (token %d) value %lld: %04x, expected %04x",
+                  what, kernel, n, tokens[0], s->n_head, s->n_kv, s->hd, s->window,
+                  (double)s->softcap, s->sinks, (long long)(at / (int64_t)row),
+                  tokens[at / (int64_t)row], (long long)(at % (int64_t)row), got[at], want[at]);
+}
+
 static void check_step(const struct setup *s, struct side side[2], const uint16_t *q,
                        const int32_t *tokens, int n, const char *what)
 {
-    size_t row = (size_t)(s->n_head * s->hd);
-    uint16_t *want = attend(s, &side[0], q, tokens, n), *got = attend(s, &side[1], q, tokens, n);
-    int64_t at = rig_differ(want, got, (size_t)n * row, 2);
-    ck_assert_msg(at < 0,
-                  "%s, %d rows, %d/%d heads of %d, window %d, cap %g, sinks %d: row %lld (token "
-                  "%d) value %lld: %04x, expected %04x",
-                  what, n, s->n_head, s->n_kv, s->hd, s->window, (double)s->softcap, s->sinks,
-                  (long long)(at / (int64_t)row), tokens[at / (int64_t)row],
-                  (long long)(at % (int64_t)row), got[at], want[at]);
+    uint16_t *want = attend(s, &side[0], q, tokens, n);
+    for (int kernel = CUDA_ATTENTION_AUTO; kernel <= CUDA_ATTENTION_MANY; kernel++) {
+        uint16_t *got = attend_by(s, &side[1], q, tokens, n, (enum cuda_attention_kernel)kernel);
+        check_rows(s, want, got, tokens, n, what, kernel);
+        free(got);
+    }
     free(want);
-    free(got);
 }
 
 static void open_sides(const struct setup *s, struct rig *r, struct side side[2])
@@ -312,6 +333,181 @@ START_TEST(rows_do_not_depend_on_step)
 }
 END_TEST
 
+/* ---- the kernel of many rows ------------------------------------------------------------------
+ */
+/* Groups of 1, 2, 4, 8 heads, and others that do not fill its 64 slots; windows of one tile, of a
+ * split and across both; sinks. */
+static const struct setup many[] = {
+    {2, 2, 128, 0, 0, false, 2, 800, false},    {4, 2, 128, 0, 0, false, 2, 800, false},
+    {4, 1, 128, 0, 0, true, 2, 800, false},     {8, 1, 128, 0, 0, false, 2, 800, false},
+    {2, 2, 64, 0, 0, true, 2, 800, false},      {4, 2, 64, 0, 0, false, 2, 800, false},
+    {4, 1, 64, 0, 0, false, 2, 800, false},     {8, 1, 64, 0, 0, false, 2, 800, false},
+    {5, 1, 64, 0, 0, false, 2, 800, false},     {9, 3, 64, 0, 0, false, 2, 800, false},
+    {14, 2, 128, 0, 0, false, 2, 800, false},   {130, 1, 64, 0, 0, true, 1, 300, false},
+    {8, 1, 64, 128, 0, true, 2, 800, false},    {4, 1, 128, 64, 0, false, 2, 800, false},
+    {4, 2, 128, 256, 0, true, 2, 800, false},   {2, 2, 128, 1, 0, false, 2, 800, false},
+    {4, 1, 64, 100, 0, false, 2, 800, false},   {4, 1, 128, 321, 0, false, 2, 800, false},
+    {4, 1, 128, 4096, 0, false, 2, 800, false},
+};
+
+/* Pieces of tokens [from, from + n) of a sequence, one after the other: a step. */
+struct pieces {
+    int32_t tokens[4096];
+    int n;
+};
+
+static void add_piece(struct pieces *p, const struct setup *s, int seq, int from, int n)
+{
+    for (int i = 0; i < n; i++)
+        p->tokens[p->n++] = seq * s->len + from + i;
+}
+
+static void check_pieces(const struct setup *s, const struct side *d, const uint16_t *q,
+                         const uint16_t *all, const struct pieces *p, const char *what)
+{
+    size_t row = (size_t)(s->n_head * s->hd);
+    uint16_t *want = malloc((size_t)p->n * row * 2);
+    uint16_t *got = attend_by(s, d, q, p->tokens, p->n, CUDA_ATTENTION_MANY);
+    for (int i = 0; i < p->n; i++)
+        memcpy(want + (size_t)i * row, all + (size_t)p->tokens[i] * row, row * 2);
+    check_rows(s, want, got, p->tokens, p->n, what, CUDA_ATTENTION_MANY);
+    free(want);
+    free(got);
+}
+
+/* What the oracle has for every token, which must not depend on the step. */
+static uint16_t *attend_all(const struct setup *s, const struct side *d, const uint16_t *q)
+{
+    static int32_t tokens[8192];
+    for (int i = 0; i < s->n_seq * s->len; i++)
+        tokens[i] = i;
+    return attend(s, d, q, tokens, s->n_seq * s->len);
+}
+
+static void check_many(const struct setup *s, int kind, int spoiled, int step)
+{
+    static const int begins[] = {0, 1, 63, 64, 65, 127, 191, 192, 193, 255, 256, 257, 300};
+    static const int longs[] = {255, 256, 257, 512};
+    static struct pieces p;
+    struct rig r;
+    struct side side[2];
+    open_sides(s, &r, side);
+    float *x = draw_tokens(s, kind, spoiled);
+    uint16_t *q = write_pages(s, side, x), *all = attend_all(s, &side[0], q);
+    for (int n = 1; n <= 130; n += step) {
+        p.n = 0;
+        add_piece(&p, s, s->n_seq - 1, MIN2(begins[n % (int)ARRAY_LEN(begins)], s->len - n), n);
+        check_pieces(s, &side[1], q, all, &p, "piece");
+    }
+    for (size_t i = 0; i < ARRAY_LEN(longs) && longs[i] <= s->len - 257; i++)
+        for (int from = 0; from < 258; from += from == 1 ? 254 : 1) {
+            p.n = 0;
+            add_piece(&p, s, 0, from, longs[i]);
+            check_pieces(s, &side[1], q, all, &p, "long piece");
+        }
+    for (int round = 0; round < 12; round++) { /* pieces and single tokens of all sequences */
+        p.n = 0;
+        for (int i = 0; i < 9; i++) {
+            int n = i % 3 == 0 ? 1 : 1 + (int)rng_below(&rng, 100);
+            add_piece(&p, s, (int)rng_below(&rng, (uint64_t)s->n_seq),
+                      (int)rng_below(&rng, (uint64_t)(s->len - n)), n);
+        }
+        check_pieces(s, &side[1], q, all, &p, "mixed step");
+    }
+    rig_close(&r);
+    free(x);
+    free(q);
+    free(all);
+}
+
+START_TEST(pieces_equal_oracle)
+{
+    check_many(&many[_i], 0, 0, 1);
+    check_many(&many[_i], 2, 0, 11);
+    check_many(&many[_i], 1, many[_i].len - many[_i].len / 3, 7);
+}
+END_TEST
+
+/* A step of more rows than one launch takes. */
+START_TEST(long_step_equals_oracle)
+{
+    static const struct setup s = {2, 1, 64, 0, 0, false, 2, 2300, false};
+    static struct pieces p;
+    struct rig r;
+    struct side side[2];
+    open_sides(&s, &r, side);
+    float *x = draw_tokens(&s, 0, 0);
+    uint16_t *q = write_pages(&s, side, x), *all = attend_all(&s, &side[0], q);
+    p.n = 0;
+    add_piece(&p, &s, 1, 0, 2300);
+    add_piece(&p, &s, 0, 700, 1);
+    add_piece(&p, &s, 0, 600, 1600);
+    check_pieces(&s, &side[1], q, all, &p, "long step");
+    p.n = 0; /* each row by itself: a list of full length */
+    for (int i = 0; i < 2100; i++)
+        add_piece(&p, &s, i % 2, 2299 - i, 1);
+    check_pieces(&s, &side[1], q, all, &p, "rows apart");
+    rig_close(&r);
+    free(x);
+    free(q);
+    free(all);
+}
+END_TEST
+
+START_TEST(small_pieces_equal_oracle)
+{
+    static const struct setup setups_small[] = {{4, 1, 128, 0, 0, true, 2, 150, false},
+                                                {4, 2, 64, 70, 0, false, 2, 150, false}};
+    static struct pieces p;
+    const struct setup *s = &setups_small[_i];
+    struct rig r;
+    struct side side[2];
+    open_sides(s, &r, side);
+    float *x = draw_tokens(s, 1, 140);
+    uint16_t *q = write_pages(s, side, x), *all = attend_all(s, &side[0], q);
+    p.n = 0;
+    add_piece(&p, s, 1, 3, 147);
+    add_piece(&p, s, 0, 100, 1);
+    add_piece(&p, s, 0, 40, 30);
+    check_pieces(s, &side[1], q, all, &p, "small step");
+    rig_close(&r);
+    free(x);
+    free(q);
+    free(all);
+}
+END_TEST
+
+/* ---- planted faults ---------------------------------------------------------------------------
+ */
+/* The same in the kernel of many rows. */
+START_TEST(planted_split_edge_is_seen_in_pieces)
+{
+    struct setup s = {4, 2, 128, 0, 0, false, 1, 600, false};
+    static struct pieces p;
+    struct rig r;
+    struct side side[2];
+    open_sides(&s, &r, side);
+    float *x = draw_tokens(&s, 0, 0);
+    uint16_t *q = write_pages(&s, side, x);
+    p.n = 0;
+    add_piece(&p, &s, 0, 300, 200);
+    size_t bytes = (size_t)(200 * s.n_head * s.hd) * 2;
+    uint16_t *right = attend_by(&s, &side[1], q, p.tokens, p.n, CUDA_ATTENTION_MANY);
+    kern_plant(KERN_FAULT_SPLIT_EDGE);
+    uint16_t *wrong = attend_by(&s, &side[1], q, p.tokens, p.n, CUDA_ATTENTION_MANY);
+    uint16_t *same = attend(&s, &side[0], q, p.tokens, p.n);
+    kern_plant(KERN_FAULT_NONE);
+    ck_assert(memcmp(right, wrong, bytes) != 0);
+    ck_assert_mem_eq(same, wrong, bytes);
+    free(right);
+    free(wrong);
+    free(same);
+    free(q);
+    free(x);
+    rig_close(&r);
+}
+END_TEST
+
 /* A planted fault of the splits shows, as it does in the oracle. */
 START_TEST(planted_split_edge_is_seen)
 {
@@ -368,6 +564,7 @@ static void add_small(TCase *c)
     tcase_add_loop_test(c, every_geometry_equals_oracle, 9, 10);
     tcase_add_loop_test(c, every_geometry_equals_oracle, 20, 22);
     tcase_add_loop_test(c, values_not_finite_equal_oracle, 21, 22);
+    tcase_add_loop_test(c, small_pieces_equal_oracle, 0, 2);
 }
 
 static void add_tests(TCase *c)
@@ -376,7 +573,10 @@ static void add_tests(TCase *c)
     tcase_add_loop_test(c, values_not_finite_equal_oracle, 0, ARRAY_LEN(setups));
     tcase_add_test(c, later_tokens_do_not_reach_earlier_rows);
     tcase_add_test(c, rows_do_not_depend_on_step);
+    tcase_add_loop_test(c, pieces_equal_oracle, 0, ARRAY_LEN(many));
+    tcase_add_test(c, long_step_equals_oracle);
     tcase_add_test(c, planted_split_edge_is_seen);
+    tcase_add_test(c, planted_split_edge_is_seen_in_pieces);
     tcase_add_test(c, planted_join_order_is_seen);
 }
 

@@ -638,15 +638,10 @@ static enum err_code launch(const struct cuda_kern *c, const struct attention_ar
     return cuda_launched("attention", e);
 }
 
-extern "C" enum err_code cuda_attention(struct kern *k, const struct attention_args *a,
-                                        struct err *e)
+static enum err_code run_items(const struct cuda_kern *c, const struct attention_args *a,
+                               struct err *e)
 {
-    const struct cuda_kern *c = cuda_of(k);
     int dims = cuda_page_dims(a->head_dim);
-    if (a->rows->n_tok == 0)
-        return ERR_OK;
-    if (a->rows->n_tok <= a->rows->n_seq && cuda_attention_rows_run(c, a))
-        return cuda_launched("attention", e);
     if (dims <= 64)
         return launch<2, 4>(c, a, e);
     if (dims <= 128)
@@ -654,4 +649,21 @@ extern "C" enum err_code cuda_attention(struct kern *k, const struct attention_a
     if (dims <= 256)
         return launch<8, 2>(c, a, e);
     return launch<16, 1>(c, a, e);
+}
+
+extern "C" enum err_code cuda_attention(struct kern *k, const struct attention_args *a,
+                                        struct err *e)
+{
+    const struct cuda_kern *c = cuda_of(k);
+    if (a->rows->n_tok == 0)
+        return ERR_OK;
+    if (c->force_attention == CUDA_ATTENTION_MANY && cuda_attention_many_run(c, a))
+        return cuda_launched("attention", e);
+    if (c->force_attention == CUDA_ATTENTION_ITEMS)
+        return run_items(c, a, e);
+    if (a->rows->n_tok <= a->rows->n_seq && cuda_attention_rows_run(c, a))
+        return cuda_launched("attention", e);
+    if (!make_plan(c, a, SLOTS_MAX).parts.data && cuda_attention_many_run(c, a))
+        return cuda_launched("attention", e);
+    return run_items(c, a, e);
 }

@@ -77,4 +77,14 @@ __device__ static inline void copy_tensor(void *to, const CUtensorMap *map, int 
              : "memory");
 }
 
+/* The same of a map of heads. */
+__device__ static inline void copy_heads(void *to, const CUtensorMap *map, int k, int head, int row,
+                                         uint64_t *barrier)
+{
+    COPY_ASM("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+             "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(copy_address(to)),
+             "l"(map), "r"(k), "r"(head), "r"(row), "r"(copy_address(barrier))
+             : "memory");
+}
+
 #endif

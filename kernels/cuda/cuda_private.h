@@ -41,6 +41,9 @@ struct cuda_graph {
     uint64_t used;               /* 0: free */
 };
 
+/* Which kernel attention takes, where the shape allows it. */
+enum cuda_attention_kernel { CUDA_ATTENTION_AUTO, CUDA_ATTENTION_ITEMS, CUDA_ATTENTION_MANY };
+
 #define CUDA_STAGES      8         /* pinned pieces in flight */
 #define CUDA_STAGE_BYTES (1 << 20) /* of one piece */
 
@@ -73,6 +76,7 @@ struct cuda_kern {
     int plant_delay_ns;
     bool plant_no_wait;
     int force_path; /* tests and bench: 0, or which path of cuda_linear.cu every product takes */
+    enum cuda_attention_kernel force_attention; /* tests and bench */
 };
 
 static inline struct cuda_kern *cuda_of(struct kern *k)

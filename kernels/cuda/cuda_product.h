@@ -47,5 +47,8 @@ struct CUtensorMap_st;
  */
 bool cuda_tensor_map(struct CUtensorMap_st *map, const void *x, int64_t k, int n_rows,
                      int64_t stride, int box_rows);
+/* The same for rows of n_head heads of head_dim, by box_heads of box_rows rows. */
+bool cuda_tensor_heads(struct CUtensorMap_st *map, const void *x, int head_dim, int n_head,
+                       int n_rows, int box_heads, int box_rows);
 
 #endif

@@ -1,9 +1,9 @@
-/* cuda_splits.h: what the two attention kernels share: the results of splits, and who takes a
- * step.
+/* cuda_splits.h: what the attention kernels share: the results of splits, and who takes a step.
  *
- * cuda_attention.cu cuts a step into items of many query rows; cuda_attention_row.cu takes each row
- * by itself, a split a block, which is what a step of single tokens wants. Both may leave splits as
- * records in scratch that join_splits adds in ascending order:
+ * cuda_attention_row.cu takes each row by itself, a split a block, which is what a step of single
+ * tokens wants; cuda_attention_many.cu takes steps of many rows and common shapes;
+ * cuda_attention.cu what is left, in items of up to 64 slots. The first and the last may leave
+ * splits as records in scratch that join_splits adds in ascending order:
  *
  *     [row][head][split][dims + PARTIAL_EXTRA] f32: O, then L and m
  *
@@ -38,8 +38,9 @@ struct cuda_partials cuda_attention_partials(const struct cuda_kern *c,
 /* Adds the records of rows that have more than `skip` splits. */
 void cuda_attention_join(const struct cuda_kern *c, const struct attention_args *a,
                          const struct cuda_partials *p, int skip);
-/* False when the shape is not for the row kernel. */
+/* False when the shape is not for the row kernel, or for that of many rows. */
 bool cuda_attention_rows_run(const struct cuda_kern *c, const struct attention_args *a);
+bool cuda_attention_many_run(const struct cuda_kern *c, const struct attention_args *a);
 
 #ifdef __cplusplus
 }

@@ -26,15 +26,32 @@ static encode_function find_encode(void)
     return found;
 }
 
+static bool describe(struct CUtensorMap_st *map, const void *x, int rank, const cuuint64_t *dims,
+                     const cuuint64_t *strides, const cuuint32_t *box)
+{
+    encode_function encode = find_encode();
+    const cuuint32_t steps[3] = {1, 1, 1};
+    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)rank, (void *)x,
+                            dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 bool cuda_tensor_map(struct CUtensorMap_st *map, const void *x, int64_t k, int n_rows,
                      int64_t stride, int box_rows)
 {
-    encode_function encode = find_encode();
     const cuuint64_t dims[2] = {(cuuint64_t)k, (cuuint64_t)n_rows};
     const cuuint64_t strides[1] = {(cuuint64_t)stride * 2};
-    const cuuint32_t box[2] = {64, (cuuint32_t)box_rows}, steps[2] = {1, 1};
-    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)x, dims, strides, box,
-                            steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const cuuint32_t box[2] = {64, (cuuint32_t)box_rows};
+    return describe(map, x, 2, dims, strides, box);
+}
+
+bool cuda_tensor_heads(struct CUtensorMap_st *map, const void *x, int head_dim, int n_head,
+                       int n_rows, int box_heads, int box_rows)
+{
+    const cuuint64_t dims[3] = {(cuuint64_t)head_dim, (cuuint64_t)n_head, (cuuint64_t)n_rows};
+    const cuuint64_t head = (cuuint64_t)head_dim * 2,
+                     strides[2] = {head, head * (cuuint64_t)n_head};
+    const cuuint32_t box[3] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows};
+    return describe(map, x, 3, dims, strides, box);
 }

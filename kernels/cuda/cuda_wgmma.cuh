@@ -1,8 +1,9 @@
-/* cuda_wgmma.cuh: the instructions of a warpgroup's asynchronous product: 64 rows of weights in
- * registers times 32, 64 or 128 columns in shared memory, one step of 16 k.
+/* cuda_wgmma.cuh: the instructions of a warpgroup's asynchronous product: 64 rows in registers
+ * times 8, 32, 64 or 128 columns in shared memory, one step of 16 k.
  *
  * Columns stand as rows of 64 k (128 bytes), the 16-byte pieces of row n at piece ^ (n & 7): the
- * hardware's 128-byte swizzle. A tile begins at a multiple of 1024 bytes.
+ * hardware's 128-byte swizzle. A tile begins at a multiple of 1024 bytes. Or, TURNED, the other way
+ * round: rows of 64 columns, one for each k, in the same swizzle.
  */
 #ifndef ASSAY_KERNELS_CUDA_CUDA_WGMMA_CUH
 #define ASSAY_KERNELS_CUDA_CUDA_WGMMA_CUH
@@ -22,6 +23,13 @@ __device__ static inline uint64_t wgmma_columns(uint32_t shared)
 {
     return (uint64_t)(shared >> 4 & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
+}
+
+/* Describes a turned tile: groups of 8 k are 1024 bytes apart, groups of 64 columns `next`. */
+__device__ static inline uint64_t wgmma_turned(uint32_t shared, uint32_t next)
+{
+    return (uint64_t)(shared >> 4 & 0x3fff) | (uint64_t)(next >> 4) << 16 |
+           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
 __device__ static inline void wgmma_fence(void)
@@ -60,31 +68,54 @@ template <int N> __device__ static inline void wgmma_hold(float (&d)[N])
 
 /* d = d + A * B, or A * B when `add` is 0. d: column 8j + 2t (+1) of row g in d[4j] (d[4j + 1]), of
  * row g + 8 in d[4j + 2] (d[4j + 3]). */
+template <int TURNED = 0>
+__device__ static inline void wgmma_step(float (&d)[4], const uint32_t *a, uint64_t b, int add)
+{
+    WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %9, 0;\n"
+              "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, "
+              "{%4, %5, %6, %7}, %8, p, 1, 1, %10;}"
+              : WGMMA_D4(0)
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
+}
+
+template <int TURNED = 0>
 __device__ static inline void wgmma_step(float (&d)[16], const uint32_t *a, uint64_t b, int add)
 {
     WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %21, 0;\n"
               "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WGMMA_REGS_16 "}, "
-              "{%16, %17, %18, %19}, %20, p, 1, 1, 0;}"
+              "{%16, %17, %18, %19}, %20, p, 1, 1, %22;}"
               : WGMMA_D16(0)
-              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
 }
 
+template <int TURNED = 0>
 __device__ static inline void wgmma_step(float (&d)[32], const uint32_t *a, uint64_t b, int add)
 {
     WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_REGS_32 "}, "
-              "{%32, %33, %34, %35}, %36, p, 1, 1, 0;}"
+              "{%32, %33, %34, %35}, %36, p, 1, 1, %38;}"
               : WGMMA_D16(0), WGMMA_D16(16)
-              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
 }
 
+template <int TURNED = 0>
 __device__ static inline void wgmma_step(float (&d)[64], const uint32_t *a, uint64_t b, int add)
 {
     WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WGMMA_REGS_64 "}, "
-              "{%64, %65, %66, %67}, %68, p, 1, 1, 0;}"
+              "{%64, %65, %66, %67}, %68, p, 1, 1, %70;}"
               : WGMMA_D16(0), WGMMA_D16(16), WGMMA_D16(32), WGMMA_D16(48)
-              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
+}
+
+/* The same with the 64 rows in shared memory, as columns stand. */
+__device__ static inline void wgmma_step(float (&d)[32], uint64_t a, uint64_t b, int add)
+{
+    WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
+              "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_REGS_32 "}, "
+              "%32, %33, p, 1, 1, 0, 0;}"
+              : WGMMA_D16(0), WGMMA_D16(16)
+              : "l"(a), "l"(b), "r"(add));
 }
 
 #endif
