@@ -1,0 +1,282 @@
+/* where_search.c: the cheapest set of moves that brings the token back.
+ *
+ *   one     units that brought it back alone, cheapest first, until one does so as a recipe says it
+ *   greedy  units by measured effect a byte, one after the other, until the token is back; then the
+ *           shortest such beginning by bisection
+ *   drop    what is not needed goes, dearest first
+ *   lower   each move to the fewest bits with which the token stays back
+ *
+ * The cheaper of one and greedy wins; first at 8 bits, and as the last resort at the reference's
+ * own precision. Effects do not add up, so every set is run; no set counts that was not.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base.h"
+#include "evals/where_private.h"
+
+#define ALONE_TRIES 6
+
+static enum where_fault planted;
+
+void where_plant(enum where_fault f)
+{
+    planted = f;
+}
+
+bool where_planted(enum where_fault f)
+{
+    return planted == f;
+}
+
+struct set {
+    struct where_move move[WHERE_MOVES_MAX];
+    size_t n;
+    uint64_t bytes;
+    double lead;
+    bool back;
+};
+
+struct search {
+    const struct where_problem *p;
+    size_t *by_worth, *by_cost; /* units that help, at a cost: best first */
+    size_t n;
+    struct err *e;
+};
+
+/* ---- orders ------------------------------------------------------------------------------------
+ */
+
+static double effect(const struct where_problem *p, size_t unit)
+{
+    double more = p->units[unit].margin - p->margin;
+    return where_planted(WHERE_FAULT_SIGN) ? -more : more;
+}
+
+static double worth(const struct where_problem *p, size_t unit)
+{
+    double bytes = where_planted(WHERE_FAULT_COST) ? 1 : (double)p->units[unit].bytes;
+    return effect(p, unit) / bytes;
+}
+
+/* Insertion sort, stable: equals stay in the order of the units. */
+static void sort_units(struct search *s, size_t *list, bool cost)
+{
+    for (size_t i = 1; i < s->n; i++)
+        for (size_t j = i; j > 0; j--) {
+            size_t a = list[j - 1], b = list[j];
+            bool before = cost ? s->p->units[b].bytes < s->p->units[a].bytes
+                               : worth(s->p, b) > worth(s->p, a);
+            if (!before)
+                break;
+            list[j - 1] = b;
+            list[j] = a;
+        }
+}
+
+/* ---- sets --------------------------------------------------------------------------------------
+ */
+
+static enum err_code price(const struct search *s, struct set *x)
+{
+    return s->p->cost(s->p->ctx, x->move, x->n, &x->bytes, s->e);
+}
+
+/* Without more bytes it is the variant itself. */
+static enum err_code try_set(const struct search *s, struct set *x)
+{
+    x->back = false;
+    enum err_code rc = price(s, x);
+    if (rc != ERR_OK || x->bytes == UINT64_MAX || x->bytes == 0)
+        return rc;
+    rc = s->p->run(s->p->ctx, x->move, x->n, &x->lead, s->e);
+    double least = where_planted(WHERE_FAULT_SAFETY) ? 0 : s->p->safety;
+    x->back = rc == ERR_OK && x->lead >= least && x->lead > 0;
+    return rc;
+}
+
+/* The cheapest unit that does it alone; best is not back when none does. */
+static enum err_code find_one(const struct search *s, int level, struct set *best)
+{
+    int tries = 0;
+    for (size_t i = 0; i < s->n && tries < ALONE_TRIES; i++) {
+        struct set x = {.move = {{s->by_cost[i], level}}, .n = 1};
+        if (s->p->units[s->by_cost[i]].lead < s->p->safety)
+            continue;
+        tries++;
+        enum err_code rc = try_set(s, &x);
+        if (rc != ERR_OK)
+            return rc;
+        if (x.back) {
+            *best = x;
+            return ERR_OK;
+        }
+    }
+    return ERR_OK;
+}
+
+/* Units by worth that add something, until their bytes reach the bound. */
+static enum err_code line_up(const struct search *s, int level, uint64_t bound, struct set *x)
+{
+    *x = (struct set){.n = 0};
+    for (size_t i = 0; i < s->n && x->n < WHERE_MOVES_MAX; i++) {
+        uint64_t before = x->bytes;
+        x->move[x->n++] = (struct where_move){s->by_worth[i], level};
+        enum err_code rc = price(s, x);
+        if (rc != ERR_OK)
+            return rc;
+        if (x->bytes == UINT64_MAX || x->bytes <= before) {
+            x->n--;
+            x->bytes = before;
+        } else if (x->bytes >= bound && !where_planted(WHERE_FAULT_COST)) {
+            x->n--; /* a cheaper one may still fit */
+            x->bytes = before;
+        }
+    }
+    return ERR_OK;
+}
+
+static enum err_code try_first(const struct search *s, const struct set *line, size_t n,
+                               struct set *out)
+{
+    *out = *line;
+    out->n = n;
+    return try_set(s, out);
+}
+
+/* The shortest beginning of the line that is back: doubling, then bisection. Back is not monotone
+ * in the length; what comes out is back, and shorter ones next to it are not. */
+static enum err_code find_greedy(const struct search *s, int level, uint64_t bound,
+                                 struct set *best)
+{
+    struct set line, x;
+    size_t lo = 0, hi = 0;
+    enum err_code rc = line_up(s, level, bound, &line);
+    best->back = false;
+    for (size_t n = 1; rc == ERR_OK && line.n > 0 && !hi; n = MIN2(n * 2, line.n)) {
+        rc = try_first(s, &line, n, &x);
+        if (rc == ERR_OK && x.back) {
+            hi = n;
+            *best = x;
+        } else {
+            lo = n;
+        }
+        if (n == line.n)
+            break;
+    }
+    while (rc == ERR_OK && hi && hi - lo > 1) {
+        size_t mid = lo + (hi - lo) / 2;
+        rc = try_first(s, &line, mid, &x);
+        if (rc == ERR_OK && x.back) {
+            hi = mid;
+            *best = x;
+        } else {
+            lo = mid;
+        }
+    }
+    return rc;
+}
+
+/* ---- less --------------------------------------------------------------------------------------
+ */
+
+/* Dearest first, each once. */
+static enum err_code drop(const struct search *s, struct set *x)
+{
+    bool tried[WHERE_MOVES_MAX] = {false};
+    while (x->n > 1 && !where_planted(WHERE_FAULT_NO_DROP)) {
+        size_t at = x->n;
+        for (size_t i = 0; i < x->n; i++)
+            if (!tried[i] && (at == x->n || s->p->units[x->move[i].unit].bytes >
+                                                s->p->units[x->move[at].unit].bytes))
+                at = i;
+        if (at == x->n)
+            break;
+        struct set less = *x;
+        less.n--;
+        memmove(less.move + at, less.move + at + 1, (less.n - at) * sizeof *less.move);
+        enum err_code rc = try_set(s, &less);
+        if (rc != ERR_OK)
+            return rc;
+        tried[at] = true;
+        if (less.back && less.bytes <= x->bytes) {
+            memmove(tried + at, tried + at + 1, (less.n - at) * sizeof *tried);
+            *x = less;
+        }
+    }
+    return ERR_OK;
+}
+
+/* Fewest bits first; a level at which nothing changes costs nothing and brings nothing back. */
+static enum err_code lower(const struct search *s, struct set *x)
+{
+    static const int levels[] = {4, 5, 6, 8};
+    for (size_t i = 0; i < x->n; i++) {
+        for (size_t k = 0; k < ARRAY_LEN(levels) && levels[k] < x->move[i].level; k++) {
+            struct set less = *x;
+            less.move[i].level = levels[k];
+            enum err_code rc = price(s, &less);
+            if (rc == ERR_OK && less.bytes < x->bytes)
+                rc = try_set(s, &less);
+            if (rc != ERR_OK)
+                return rc;
+            if (less.back && less.bytes < x->bytes) {
+                *x = less;
+                break;
+            }
+        }
+    }
+    return ERR_OK;
+}
+
+/* ---- all ---------------------------------------------------------------------------------------
+ */
+
+static enum err_code search_level(const struct search *s, int level, struct set *best)
+{
+    struct set greedy = {.back = false};
+    *best = (struct set){.back = false};
+    enum err_code rc = find_one(s, level, best);
+    if (rc == ERR_OK)
+        rc = find_greedy(s, level, best->back ? best->bytes : UINT64_MAX, &greedy);
+    if (rc == ERR_OK && greedy.back)
+        rc = drop(s, &greedy);
+    if (rc == ERR_OK && greedy.back && (!best->back || greedy.bytes < best->bytes))
+        *best = greedy;
+    return rc == ERR_OK && best->back ? lower(s, best) : rc;
+}
+
+enum err_code where_search(const struct where_problem *p, struct where_remedy *r, struct err *e)
+{
+    struct search s = {.p = p, .e = e};
+    struct set best = {.back = false};
+    enum err_code rc = ERR_OK;
+    s.by_worth = calloc(p->n_units + 1, sizeof *s.by_worth);
+    s.by_cost = calloc(p->n_units + 1, sizeof *s.by_cost);
+    if (!s.by_worth || !s.by_cost)
+        rc = err_set(e, ERR_NOMEM, "out of memory");
+    for (size_t i = 0; rc == ERR_OK && i < p->n_units; i++)
+        if (p->units[i].bytes != UINT64_MAX && effect(p, i) > 0)
+            s.by_worth[s.n++] = i;
+    if (rc == ERR_OK) {
+        memcpy(s.by_cost, s.by_worth, s.n * sizeof *s.by_cost);
+        sort_units(&s, s.by_worth, false);
+        sort_units(&s, s.by_cost, true);
+    }
+    for (int level = 8; rc == ERR_OK && !best.back && level; level = level == 8 ? WHERE_KEEP : 0)
+        rc = search_level(&s, level, &best);
+    free(s.by_worth);
+    free(s.by_cost);
+    r->found = best.back;
+    r->n_moves = best.n;
+    memcpy(r->move, best.move, sizeof r->move);
+    r->bytes = best.bytes;
+    r->lead = best.lead;
+    if (rc == ERR_OK && !best.back)
+        snprintf(r->why_not, sizeof r->why_not,
+                 "no set of the %zu parts that help brings it back, not even at the reference's "
+                 "precision",
+                 s.n);
+    return rc;
+}
