@@ -26,16 +26,22 @@ void where_remedy_name(const struct pair *p, size_t flip, char out[192])
         snprintf(out, 192, "remedy-%.128s.yaml", p->var->name);
 }
 
+/* Quoted; of a token that is part of a character, its bytes: <C2>. */
 static void put_token(struct strbuf *out, const struct comparison *c, int32_t id)
 {
-    struct strbuf piece = {0};
+    struct strbuf piece = {0}, text = {0};
     const struct tokenizer *t = compare_tokenizer(c);
-    if (t && tokenizer_piece(t, id, &piece, NULL) == ERR_OK && piece.len)
-        json_put_string(out, piece.data, piece.len);
+    if (!t || tokenizer_piece(t, id, &piece, NULL) != ERR_OK || !piece.len)
+        strbuf_printf(&text, "[%d]", id);
+    else if (str_utf8_valid(piece.data, piece.len) == piece.len)
+        json_put_string(&text, piece.data, piece.len);
     else
-        strbuf_printf(out, "[%d]", id);
-    out->failed |= piece.failed;
+        for (size_t i = 0; i < piece.len; i++)
+            strbuf_printf(&text, "<%02X>", (unsigned char)piece.data[i]);
+    strbuf_append(out, text.data, text.len);
+    out->failed |= piece.failed | text.failed;
     strbuf_free(&piece);
+    strbuf_free(&text);
 }
 
 static void put_unit(struct strbuf *out, const struct where_unit *u)
@@ -361,12 +367,13 @@ static void put_heat_map(struct strbuf *b, const struct where_flip *f)
     int rows = 0, width = LEFT + (f->n_layer + 2) * CELL_W + 16;
     for (int r = 0; r < ROLE_COUNT; r++)
         rows += cell_at(f, (enum ckpt_role)r, -1) != NULL;
-    strbuf_printf(b,
-                  "<svg class=\"heat\" role=\"img\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-                  "height=\"%d\" font-size=\"11\" fill=\"currentColor\">\n<title>Effect on the "
-                  "margin, layers by roles</title>\n<desc>Logits that the reference's token "
-                  "gains when a part has the reference's weights.</desc>\n",
-                  width, TOP + rows * CELL_H + 28, width, TOP + rows * CELL_H + 28);
+    strbuf_printf(
+        b,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" viewBox=\"0 0 %d %d\" width=\"%d\" "
+        "height=\"%d\" font-size=\"11\" fill=\"currentColor\">\n<title>Effect on the "
+        "margin, layers by roles</title>\n<desc>Logits that the reference's token "
+        "gains when a part has the reference's weights.</desc>\n",
+        width, TOP + rows * CELL_H + 28, width, TOP + rows * CELL_H + 28);
     strbuf_printf(b,
                   "<text x=\"%d\" y=\"16\">Logits gained with the reference's weights; full "
                   "colour: ",

@@ -11,8 +11,7 @@ static enum err_code read_row(const struct ckpt_weight *w, int64_t row, int64_t 
     float *f = malloc((size_t)n * sizeof *f);
     if (!f)
         return err_set(e, ERR_NOMEM, "out of memory");
-    /* A vector is decoded as its n rows of one. */
-    enum err_code rc = ckpt_weight_decode(w, row, w->n_dim < 2 ? n : 1, f, e);
+    enum err_code rc = ckpt_weight_decode(w, row, 1, f, e);
     for (int64_t i = 0; i < n && rc == ERR_OK; i++)
         out[i] = (double)f[i];
     free(f);

@@ -4,10 +4,11 @@
  *   greedy  units by measured effect a byte, one after the other, until the token is back; then the
  *           shortest such beginning by bisection
  *   drop    what is not needed goes, dearest first
- *   lower   each move to the fewest bits with which the token stays back
+ *   lower   each move to the fewest bits with which the token stays back; then drop once more
  *
- * The cheaper of one and greedy wins; first at 8 bits, and as the last resort at the reference's
- * own precision. Effects do not add up, so every set is run; no set counts that was not.
+ * so at every number of bits: few more bits for many parts may cost less than many for few. The
+ * cheapest set wins; only where there is none, weights are kept at the reference's own precision.
+ * Effects do not add up, so every set is run; no set counts that was not.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +17,9 @@
 #include "common/base.h"
 #include "evals/where_private.h"
 
-#define ALONE_TRIES 6
+#define ALONE_TRIES 4
+
+static const int levels[] = {3, 4, 5, 6, 8};
 
 static enum where_fault planted;
 
@@ -60,18 +63,25 @@ static double worth(const struct where_problem *p, size_t unit)
     return effect(p, unit) / bytes;
 }
 
-/* Insertion sort, stable: equals stay in the order of the units. */
+/* Of equals the smaller part says more. */
+static bool goes_before(const struct search *s, size_t a, size_t b, bool cost)
+{
+    const struct where_unit *x = &s->p->units[a], *y = &s->p->units[b];
+    if (cost && x->bytes != y->bytes)
+        return x->bytes < y->bytes;
+    if (!cost && worth(s->p, a) != worth(s->p, b))
+        return worth(s->p, a) > worth(s->p, b);
+    return x->n_weights < y->n_weights;
+}
+
+/* Insertion sort, stable. */
 static void sort_units(struct search *s, size_t *list, bool cost)
 {
     for (size_t i = 1; i < s->n; i++)
-        for (size_t j = i; j > 0; j--) {
-            size_t a = list[j - 1], b = list[j];
-            bool before = cost ? s->p->units[b].bytes < s->p->units[a].bytes
-                               : worth(s->p, b) > worth(s->p, a);
-            if (!before)
-                break;
-            list[j - 1] = b;
-            list[j] = a;
+        for (size_t j = i; j > 0 && goes_before(s, list[j], list[j - 1], cost); j--) {
+            size_t other = list[j - 1];
+            list[j - 1] = list[j];
+            list[j] = other;
         }
 }
 
@@ -181,6 +191,14 @@ static enum err_code find_greedy(const struct search *s, int level, uint64_t bou
 /* ---- less --------------------------------------------------------------------------------------
  */
 
+static struct set without(const struct set *x, size_t at)
+{
+    struct set less = *x;
+    less.n--;
+    memmove(less.move + at, less.move + at + 1, (less.n - at) * sizeof *less.move);
+    return less;
+}
+
 /* Dearest first, each once. */
 static enum err_code drop(const struct search *s, struct set *x)
 {
@@ -193,9 +211,7 @@ static enum err_code drop(const struct search *s, struct set *x)
                 at = i;
         if (at == x->n)
             break;
-        struct set less = *x;
-        less.n--;
-        memmove(less.move + at, less.move + at + 1, (less.n - at) * sizeof *less.move);
+        struct set less = without(x, at);
         enum err_code rc = try_set(s, &less);
         if (rc != ERR_OK)
             return rc;
@@ -208,20 +224,24 @@ static enum err_code drop(const struct search *s, struct set *x)
     return ERR_OK;
 }
 
-/* Fewest bits first; a level at which nothing changes costs nothing and brings nothing back. */
+/* Fewest bits first. A level that costs nothing is no move: that is for drop to try. */
 static enum err_code lower(const struct search *s, struct set *x)
 {
-    static const int levels[] = {4, 5, 6, 8};
     for (size_t i = 0; i < x->n; i++) {
+        struct set none = without(x, i);
+        enum err_code rc = price(s, &none);
+        if (rc != ERR_OK)
+            return rc;
         for (size_t k = 0; k < ARRAY_LEN(levels) && levels[k] < x->move[i].level; k++) {
             struct set less = *x;
             less.move[i].level = levels[k];
-            enum err_code rc = price(s, &less);
-            if (rc == ERR_OK && less.bytes < x->bytes)
+            less.back = false;
+            rc = price(s, &less);
+            if (rc == ERR_OK && less.bytes < x->bytes && less.bytes > none.bytes)
                 rc = try_set(s, &less);
             if (rc != ERR_OK)
                 return rc;
-            if (less.back && less.bytes < x->bytes) {
+            if (less.back) {
                 *x = less;
                 break;
             }
@@ -233,18 +253,20 @@ static enum err_code lower(const struct search *s, struct set *x)
 /* ---- all ---------------------------------------------------------------------------------------
  */
 
+/* Makes *best cheaper where sets at this level allow it. */
 static enum err_code search_level(const struct search *s, int level, struct set *best)
 {
-    struct set greedy = {.back = false};
-    *best = (struct set){.back = false};
-    enum err_code rc = find_one(s, level, best);
+    struct set one = {.back = false}, greedy = {.back = false};
+    enum err_code rc = find_one(s, level, &one);
+    if (rc == ERR_OK && one.back && (!best->back || one.bytes < best->bytes))
+        *best = one;
     if (rc == ERR_OK)
         rc = find_greedy(s, level, best->back ? best->bytes : UINT64_MAX, &greedy);
     if (rc == ERR_OK && greedy.back)
         rc = drop(s, &greedy);
     if (rc == ERR_OK && greedy.back && (!best->back || greedy.bytes < best->bytes))
         *best = greedy;
-    return rc == ERR_OK && best->back ? lower(s, best) : rc;
+    return rc;
 }
 
 enum err_code where_search(const struct where_problem *p, struct where_remedy *r, struct err *e)
@@ -264,8 +286,14 @@ enum err_code where_search(const struct where_problem *p, struct where_remedy *r
         sort_units(&s, s.by_worth, false);
         sort_units(&s, s.by_cost, true);
     }
-    for (int level = 8; rc == ERR_OK && !best.back && level; level = level == 8 ? WHERE_KEEP : 0)
-        rc = search_level(&s, level, &best);
+    for (size_t k = 0; k < ARRAY_LEN(levels) && rc == ERR_OK; k++)
+        rc = search_level(&s, levels[k], &best);
+    if (rc == ERR_OK && !best.back)
+        rc = search_level(&s, WHERE_KEEP, &best);
+    if (rc == ERR_OK && best.back)
+        rc = lower(&s, &best);
+    if (rc == ERR_OK && best.back)
+        rc = drop(&s, &best);
     free(s.by_worth);
     free(s.by_cost);
     r->found = best.back;
