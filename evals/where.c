@@ -391,6 +391,7 @@ static enum err_code remedy(struct work *w, const int32_t *ids, struct err *e)
     struct where_problem problem = {.units = f->units,
                                     .n_units = f->n_units,
                                     .margin = f->var_margin,
+                                    .lead = w->variant.lead,
                                     .safety = f->safety,
                                     .cost = cost_of,
                                     .run = lead_of,

@@ -133,7 +133,7 @@ MUST_USE enum err_code where_recipe_plan(const struct where_recipe *r,
 struct where_problem {
     const struct where_unit *units; /* bytes: a unit's cost at 8 bits */
     size_t n_units;
-    double margin; /* of the variant itself */
+    double margin, lead; /* of the variant itself */
     double safety;
     /* Bytes of a set of moves; UINT64_MAX: there is no such recipe. */
     enum err_code (*cost)(void *ctx, const struct where_move *m, size_t n, uint64_t *bytes,

@@ -1,8 +1,8 @@
 /* where_search.c: the cheapest set of moves that brings the token back.
  *
  *   one     units that brought it back alone, cheapest first, until one does so as a recipe says it
- *   greedy  units by measured effect a byte, one after the other, until the token is back; then the
- *           shortest such beginning by bisection
+ *   greedy  units by measured effect a byte, one after the other, each kept when the token's lead
+ *           grows with it, until it is back
  *   drop    what is not needed goes, dearest first
  *   lower   each move to the fewest bits with which the token stays back; then drop once more
  *
@@ -17,7 +17,8 @@
 #include "common/base.h"
 #include "evals/where_private.h"
 
-#define ALONE_TRIES 4
+#define ALONE_TRIES 4  /* units that are tried alone, at a level */
+#define STEP_TRIES  32 /* units that are tried behind others */
 
 static const int levels[] = {3, 4, 5, 6, 8};
 
@@ -126,66 +127,32 @@ static enum err_code find_one(const struct search *s, int level, struct set *bes
     return ERR_OK;
 }
 
-/* Units by worth that add something, until their bytes reach the bound. */
-static enum err_code line_up(const struct search *s, int level, uint64_t bound, struct set *x)
-{
-    *x = (struct set){.n = 0};
-    for (size_t i = 0; i < s->n && x->n < WHERE_MOVES_MAX; i++) {
-        uint64_t before = x->bytes;
-        x->move[x->n++] = (struct where_move){s->by_worth[i], level};
-        enum err_code rc = price(s, x);
-        if (rc != ERR_OK)
-            return rc;
-        if (x->bytes == UINT64_MAX || x->bytes <= before) {
-            x->n--;
-            x->bytes = before;
-        } else if (x->bytes >= bound && !where_planted(WHERE_FAULT_COST)) {
-            x->n--; /* a cheaper one may still fit */
-            x->bytes = before;
-        }
-    }
-    return ERR_OK;
-}
-
-static enum err_code try_first(const struct search *s, const struct set *line, size_t n,
-                               struct set *out)
-{
-    *out = *line;
-    out->n = n;
-    return try_set(s, out);
-}
-
-/* The shortest beginning of the line that is back: doubling, then bisection. Back is not monotone
- * in the length; what comes out is back, and shorter ones next to it are not. */
+/* Units by worth, each kept when the lead grows with it, until the token is back. Sets whose bytes
+ * reach the bound are passed over: a cheaper unit may still fit. */
 static enum err_code find_greedy(const struct search *s, int level, uint64_t bound,
                                  struct set *best)
 {
-    struct set line, x;
-    size_t lo = 0, hi = 0;
-    enum err_code rc = line_up(s, level, bound, &line);
-    best->back = false;
-    for (size_t n = 1; rc == ERR_OK && line.n > 0 && !hi; n = MIN2(n * 2, line.n)) {
-        rc = try_first(s, &line, n, &x);
-        if (rc == ERR_OK && x.back) {
-            hi = n;
-            *best = x;
-        } else {
-            lo = n;
-        }
-        if (n == line.n)
+    int tries = 0;
+    *best = (struct set){.lead = s->p->lead};
+    for (size_t i = 0; i < s->n && best->n < WHERE_MOVES_MAX && tries < STEP_TRIES; i++) {
+        struct set more = *best;
+        more.move[more.n++] = (struct where_move){s->by_worth[i], level};
+        enum err_code rc = price(s, &more);
+        if (rc != ERR_OK)
+            return rc;
+        bool dear = more.bytes >= bound && !where_planted(WHERE_FAULT_COST);
+        if (more.bytes == UINT64_MAX || more.bytes <= best->bytes || dear)
+            continue;
+        tries++;
+        rc = try_set(s, &more);
+        if (rc != ERR_OK)
+            return rc;
+        if (more.back || more.lead > best->lead)
+            *best = more;
+        if (more.back)
             break;
     }
-    while (rc == ERR_OK && hi && hi - lo > 1) {
-        size_t mid = lo + (hi - lo) / 2;
-        rc = try_first(s, &line, mid, &x);
-        if (rc == ERR_OK && x.back) {
-            hi = mid;
-            *best = x;
-        } else {
-            lo = mid;
-        }
-    }
-    return rc;
+    return ERR_OK;
 }
 
 /* ---- less --------------------------------------------------------------------------------------

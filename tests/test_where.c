@@ -517,7 +517,7 @@ static struct tally search_all(enum where_fault fault)
             s.unit[i].lead = s.unit[i].margin;
             s.unit[i].bytes = 400 + 4 * (uint64_t)(1000 * rng_double(&r));
         }
-        struct where_problem p = {s.unit, ATOMS, s.margin, safety, sum_cost, sum_run, &s};
+        struct where_problem p = {s.unit, ATOMS, s.margin, s.margin, safety, sum_cost, sum_run, &s};
         must(where_search(&p, &m, &e), &e);
         uint64_t best = cheapest(&s, safety), bytes;
         double lead;
