@@ -90,7 +90,7 @@ static void on_phase(void *ctx, const char *what, const char *name, uint64_t tot
     if (w->open)
         progress_end(&w->p);
     log_info("%s %s", what, name);
-    progress_start(&w->p, what, "answers", total);
+    progress_start(&w->p, what, total ? "answers" : "runs", total);
     w->open = true;
 }
 

@@ -79,6 +79,34 @@ static void put_place(struct strbuf *out, const struct comparison *c, const stru
     strbuf_puts(out, " in the variant)");
 }
 
+/* The part of a kind with the greatest effect; NULL: there is none. */
+static const struct where_unit *greatest_of(const struct where_flip *f, enum where_kind kind)
+{
+    const struct where_unit *best = NULL;
+    for (size_t i = 0; i < f->n_units; i++)
+        if (f->units[i].kind == kind && (!best || f->units[i].margin > best->margin))
+            best = &f->units[i];
+    return best;
+}
+
+/* What the reference's weights gain, of all roles, of all layers, and in one place. */
+static void put_effects(struct strbuf *out, const struct where_flip *f)
+{
+    const struct where_unit *best[] = {greatest_of(f, WHERE_ROLE), greatest_of(f, WHERE_LAYER),
+                                       &f->units[f->culprit]};
+    strbuf_puts(out, "the reference's weights gain most in");
+    for (size_t i = 0; i < ARRAY_LEN(best); i++) {
+        bool last = i + 1 == ARRAY_LEN(best);
+        if (!best[i] || (!last && best[i] == best[2]))
+            continue;
+        strbuf_puts(out, last ? " in one place " : i ? " " : " role ");
+        put_unit(out, best[i]);
+        strbuf_printf(out, " (%s", effect(f, best[i]) > 0 ? "+" : "");
+        report_number(out, effect(f, best[i]), 3);
+        strbuf_puts(out, last ? ")" : "),");
+    }
+}
+
 static void put_layers_words(struct strbuf *out, const struct where_flip *f)
 {
     if (f->turn < 0)
@@ -106,7 +134,7 @@ static void put_remedy_words(struct strbuf *out, const struct pair *p, size_t fl
         return;
     }
     where_remedy_name(p, flip, name);
-    strbuf_printf(out, "%s gives more bits to ", name);
+    strbuf_printf(out, m->n_moves ? "%s gives more bits to " : "%s is the base recipe alone", name);
     for (size_t i = 0; i < m->n_moves && i < 4; i++) {
         strbuf_puts(out, i ? ", " : "");
         put_unit(out, &f->units[m->move[i].unit]);
@@ -121,6 +149,9 @@ static void put_remedy_words(struct strbuf *out, const struct pair *p, size_t fl
     put_cost(out, p, m->bytes);
     strbuf_printf(out, "; run: the token %s, by ", m->verified ? "is back" : "is NOT back");
     report_number(out, m->lead, 3);
+    strbuf_puts(out, " (asked for ");
+    report_number(out, f->safety, 3);
+    strbuf_putc(out, ')');
 }
 
 static void put_unchecked(struct strbuf *out, const struct pair *p, const struct where_flip *f)
@@ -153,11 +184,9 @@ void where_sentences(const struct comparison *c, const struct pair *p, struct st
         strbuf_puts(out, ": ");
         put_layers_words(out, f);
         if (f->n_units) {
-            strbuf_puts(out, "; greatest effect ");
-            put_unit(out, &f->units[f->culprit]);
-            strbuf_puts(out, " (");
-            report_number(out, effect(f, &f->units[f->culprit]), 3);
-            strbuf_puts(out, " logits); ");
+            strbuf_puts(out, "; ");
+            put_effects(out, f);
+            strbuf_puts(out, "; ");
             put_remedy_words(out, p, i);
         }
         strbuf_putc(out, '\n');
@@ -439,9 +468,9 @@ static void put_flip(struct strbuf *b, const struct comparison *c, const struct 
     if (f->n_units) {
         put_heat_map(b, f);
         strbuf_clear(&line);
-        strbuf_puts(&line, "Greatest effect: ");
-        put_unit(&line, &f->units[f->culprit]);
-        strbuf_puts(&line, ". ");
+        strbuf_puts(&line, "In logits, ");
+        put_effects(&line, f);
+        strbuf_puts(&line, "; ");
         put_remedy_words(&line, p, i);
         strbuf_putc(&line, '.');
         html_paragraph(b, line.data ? line.data : "");

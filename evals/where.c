@@ -350,7 +350,7 @@ static enum err_code want_all(struct work *w, const struct plan *plan, size_t *n
             ++*n_refit;
         }
         pack_one_free(&one);
-        if (rc == ERR_OK && w->swap.interrupted && *w->swap.interrupted)
+        if (rc == ERR_OK && w->swap.o->interrupted && *w->swap.o->interrupted)
             rc = err_set(e, ERR_INTERRUPTED, "stopped by a signal");
     }
     return rc;
@@ -385,6 +385,19 @@ static enum err_code verify(struct work *w, const int32_t *ids, struct err *e)
     return rc;
 }
 
+/* A variant that is not what quantize makes of the reference by its recipe: is the token back in
+ * the model that is? Then no more bits are needed. */
+static enum err_code try_base(struct work *w, struct err *e)
+{
+    struct where_remedy *m = &w->f->remedy;
+    struct where_result r = {.lead = 0};
+    enum err_code rc = want_all(w, w->recipe.plan, &m->n_refit, e);
+    if (rc == ERR_OK && m->n_refit)
+        rc = where_swap_run(&w->swap, w->recipe.plan, &r, e);
+    m->found = rc == ERR_OK && m->n_refit && r.lead > 0 && r.lead >= w->f->safety;
+    return rc;
+}
+
 static enum err_code remedy(struct work *w, const int32_t *ids, struct err *e)
 {
     struct where_flip *f = w->f;
@@ -401,7 +414,7 @@ static enum err_code remedy(struct work *w, const int32_t *ids, struct err *e)
         return ERR_OK;
     }
     snprintf(f->remedy.base, sizeof f->remedy.base, "%s", w->recipe.from);
-    enum err_code rc = ERR_OK;
+    enum err_code rc = try_base(w, e);
     for (size_t i = 0; i < f->n_units && rc == ERR_OK; i++) {
         struct where_move m = {i, 8};
         rc = cost_of(w, &m, 1, &f->units[i].bytes, e);
@@ -411,7 +424,7 @@ static enum err_code remedy(struct work *w, const int32_t *ids, struct err *e)
         if (f->units[i].bytes == 0)
             f->units[i].bytes = UINT64_MAX;
     }
-    if (rc == ERR_OK)
+    if (rc == ERR_OK && !f->remedy.found)
         rc = where_search(&problem, &f->remedy, e);
     return rc == ERR_OK && f->remedy.found ? verify(w, ids, e) : rc;
 }
@@ -423,8 +436,12 @@ static void set_why(struct work *w)
 {
     const struct position *q = &w->p->positions[w->f->position];
     const struct trace_record *r = &w->p->ref->trace->records[q->record];
-    snprintf(w->why, sizeof w->why, "%.140s; and what brings back token %d of %.100s, turn %d",
-             w->has_recipe ? w->recipe.base->why : "", q->index, r->custom_id, r->turn);
+    const char *base = w->has_recipe ? w->recipe.base->why : "";
+    size_t n = MIN2(strlen(base), (size_t)140);
+    while (n && (base[n - 1] == '.' || base[n - 1] == ' '))
+        n--;
+    snprintf(w->why, sizeof w->why, "%.*s; and what brings back token %d of %.100s, turn %d",
+             (int)n, base, q->index, r->custom_id, r->turn);
     for (char *s = w->why; *s; s++)
         if ((unsigned char)*s < ' ')
             *s = '?';
@@ -434,6 +451,7 @@ static enum err_code explain(struct work *w, bool with_remedy, struct err *e)
 {
     const struct position *q = &w->p->positions[w->f->position];
     int32_t *ids = prefix_of(w->p, q, &w->f->n_prefix);
+    const size_t before = w->swap.n_runs;
     enum err_code rc = ids ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory");
     set_why(w);
     w->swap.good = q->ref_best;
@@ -444,7 +462,7 @@ static enum err_code explain(struct work *w, bool with_remedy, struct err *e)
         rc = attribute(w, e);
     if (rc == ERR_OK && with_remedy)
         rc = remedy(w, ids, e);
-    w->f->remedy.n_runs = w->swap.n_runs;
+    w->f->remedy.n_runs = w->swap.n_runs - before;
     free(ids);
     return rc;
 }
@@ -480,7 +498,7 @@ enum err_code where_run(struct where **out, const struct comparison *c, const st
         rc = lm_open(&var, p->var->path, &how, NULL, NULL, e);
         if (rc == ERR_OK)
             rc = where_swap_open(&w.swap, var, ref->ckpt, p, e);
-        w.swap.interrupted = o->interrupted;
+        w.swap.o = o;
         if (rc == ERR_OK && with_remedy)
             rc = open_recipe(&w, e);
         for (size_t i = 0; i < all->n_flips && rc == ERR_OK; i++) {

@@ -40,7 +40,7 @@ struct where_swap {
     float *states; /* of the variant itself, [n_kept][n_ids][d]; layers 0, stride, 2 stride, ... */
     int stride;
     size_t n_runs;
-    const volatile int *interrupted;
+    const struct compare_options *o; /* for progress and signals; NULL: none */
 };
 
 /* One pass over ids of an engine's model. last: gets the state of the last token that enters each

@@ -258,7 +258,9 @@ static enum err_code run(struct where_swap *s, const struct where_pass *p, struc
         where_measure(logits, n_vocab, s->good, s->bad, r);
     free(logits);
     s->n_runs++;
-    if (rc == ERR_OK && s->interrupted && *s->interrupted)
+    if (s->o && s->o->on_progress)
+        s->o->on_progress(s->o->ctx, s->n_runs);
+    if (rc == ERR_OK && s->o && s->o->interrupted && *s->o->interrupted)
         rc = err_set(e, ERR_INTERRUPTED, "stopped by a signal");
     return rc;
 }
@@ -276,7 +278,6 @@ enum err_code where_swap_start(struct where_swap *s, const int32_t *ids, int64_t
     s->n_ids = n_ids;
     s->good = good;
     s->bad = bad;
-    s->n_runs = 0;
     s->stride = 1;
     while (layer * (size_t)((hp->n_layer + s->stride - 1) / s->stride) > STATE_BYTES &&
            s->stride < hp->n_layer)

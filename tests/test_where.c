@@ -1,12 +1,11 @@
 /* test_where.c: faults planted in one tensor of a tiny model are named and undone by a recipe whose
- * model is what was run; the search alone against all sets; each fault of the search is seen. */
+ * model is what was run. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/io.h"
-#include "common/rng.h"
 #include "evals/report.h"
 #include "evals/where_private.h"
 #include "quant/pack_one.h"
@@ -203,6 +202,33 @@ START_TEST(the_planted_tensor_is_named_and_undone)
 END_TEST
 
 /* The engine of mixed weights, started at a layer, against a folder with these weights. */
+/* Scales of the head overwritten in the file: no recipe made that, and none needs more bits. */
+START_TEST(a_damaged_file_needs_no_more_bits)
+{
+    struct bed b;
+    size_t bytes;
+    bed_open(&b, &plants[0], 0);
+    compare_free(b.c);
+    char *path = io_join(b.var, "model.safetensors"), *file = test_slurp(path, &bytes);
+    const char *off = strstr(strstr(file + 8, "lm_head.scales"), "data_offsets\":[");
+    uint8_t *data =
+        (uint8_t *)file + 8 + load_u64(file) + strtoull(off + strlen("data_offsets\":["), NULL, 10);
+    for (int i = 0; i < 64; i++)
+        store_u16(data + 2 * i, 0x4200); /* bf16 32 */
+    test_spill(path, file, bytes);
+    b.c = compare(b.paths, KERN_F32, 1);
+    const struct where_flip *f = &b.c->pairs[0].where->flips[0];
+    ck_assert(f->units[f->culprit].role == ROLE_HEAD);
+    ck_assert_msg(f->remedy.found && f->remedy.verified, "%s", f->remedy.why_not);
+    ck_assert_uint_eq(f->remedy.n_moves, 0);
+    ck_assert_uint_eq(f->remedy.n_refit, 1);
+    ck_assert_uint_eq(f->remedy.bytes, 0);
+    free(file);
+    free(path);
+    bed_close(&b);
+}
+END_TEST
+
 START_TEST(a_mixed_engine_is_the_model_of_its_weights)
 {
     const struct planted *k = &plants[_i];
@@ -434,136 +460,6 @@ START_TEST(one_weight_in_memory_is_that_of_the_folder)
 }
 END_TEST
 
-/* ---- the search alone --------------------------------------------------------------------------
- */
-
-#define ATOMS 6
-
-/* Effects that add up over a base of 4 bits: each bit more halves what is wrong, and costs as much
- * as the one before. */
-struct sums {
-    struct where_unit unit[ATOMS];
-    double margin;
-};
-
-static double share(int level)
-{
-    return level <= 4 ? 0 : level == WHERE_KEEP ? 1 : 1 - ldexp(1, 4 - level);
-}
-
-static enum err_code sum_cost(void *ctx, const struct where_move *m, size_t n, uint64_t *bytes,
-                              struct err *e)
-{
-    const struct sums *s = ctx;
-    (void)e;
-    *bytes = 0;
-    for (size_t i = 0; i < n; i++)
-        *bytes += s->unit[m[i].unit].bytes *
-                  (uint64_t)(m[i].level == WHERE_KEEP ? 12 : MAX2(m[i].level - 4, 0)) / 4;
-    return ERR_OK;
-}
-
-static enum err_code sum_run(void *ctx, const struct where_move *m, size_t n, double *lead,
-                             struct err *e)
-{
-    const struct sums *s = ctx;
-    (void)e;
-    *lead = s->margin;
-    for (size_t i = 0; i < n; i++)
-        *lead += (s->unit[m[i].unit].margin - s->margin) * share(m[i].level);
-    return ERR_OK;
-}
-
-/* The cheapest of all sets and levels. */
-static uint64_t cheapest(struct sums *s, double safety)
-{
-    static const int levels[] = {0, 5, 6, 8, WHERE_KEEP};
-    uint64_t best = UINT64_MAX;
-    int count = 1;
-    for (int i = 0; i < ATOMS; i++)
-        count *= (int)ARRAY_LEN(levels);
-    for (int x = 0; x < count; x++) {
-        struct where_move m[ATOMS];
-        size_t n = 0;
-        uint64_t bytes;
-        double lead;
-        for (int i = 0, left = x; i < ATOMS; i++, left /= (int)ARRAY_LEN(levels))
-            if (left % (int)ARRAY_LEN(levels))
-                m[n++] = (struct where_move){(size_t)i, levels[left % (int)ARRAY_LEN(levels)]};
-        ck_assert(sum_cost(s, m, n, &bytes, NULL) == ERR_OK);
-        ck_assert(sum_run(s, m, n, &lead, NULL) == ERR_OK);
-        best = lead >= safety && lead > 0 && bytes < best ? bytes : best;
-    }
-    return best;
-}
-
-struct tally {
-    int found, missed, weak, idle; /* idle: a move that was not needed */
-    double dear;                   /* bytes over the cheapest's, mean */
-};
-
-static struct tally search_all(enum where_fault fault)
-{
-    struct tally t = {0};
-    struct rng r = {.seed = 7};
-    struct err e = {.text = ""};
-    where_plant(fault);
-    for (int k = 0; k < 60; k++) {
-        struct sums s = {.margin = -1 - rng_double(&r)};
-        struct where_remedy m = {.found = false};
-        double safety = 0.2;
-        for (int i = 0; i < ATOMS; i++) {
-            s.unit[i].margin = s.margin + 2.2 * rng_double(&r) - 0.3;
-            s.unit[i].lead = s.unit[i].margin;
-            s.unit[i].bytes = 400 + 4 * (uint64_t)(1000 * rng_double(&r));
-        }
-        struct where_problem p = {s.unit, ATOMS, s.margin, s.margin, safety, sum_cost, sum_run, &s};
-        must(where_search(&p, &m, &e), &e);
-        uint64_t best = cheapest(&s, safety), bytes;
-        double lead;
-        t.missed += !m.found && best != UINT64_MAX;
-        if (!m.found || best == UINT64_MAX)
-            continue;
-        t.found++;
-        t.dear += (double)m.bytes / (double)best;
-        t.weak += m.lead < safety;
-        for (size_t i = 0; i < m.n_moves && m.n_moves > 1; i++) {
-            struct where_move less[WHERE_MOVES_MAX];
-            memcpy(less, m.move, sizeof less);
-            less[i] = less[m.n_moves - 1];
-            ck_assert(sum_run(&s, less, m.n_moves - 1, &lead, NULL) == ERR_OK);
-            t.idle += lead >= safety;
-        }
-        ck_assert(sum_cost(&s, m.move, m.n_moves, &bytes, NULL) == ERR_OK && bytes == m.bytes);
-        ck_assert(sum_run(&s, m.move, m.n_moves, &lead, NULL) == ERR_OK && lead == m.lead);
-    }
-    where_plant(WHERE_FAULT_NONE);
-    t.dear /= t.found ? t.found : 1;
-    return t;
-}
-
-static bool is_right(const struct tally *t)
-{
-    return t->found > 40 && t->missed == 0 && t->weak == 0 && t->idle == 0 && t->dear < 1.15;
-}
-
-START_TEST(the_search_is_near_the_cheapest_set)
-{
-    struct tally t = search_all(WHERE_FAULT_NONE);
-    ck_assert_msg(is_right(&t), "found %d, missed %d, weak %d, idle %d, %.4g times the cheapest",
-                  t.found, t.missed, t.weak, t.idle, t.dear);
-    ck_assert(t.dear >= 1);
-}
-END_TEST
-
-START_TEST(a_fault_of_the_search_is_seen)
-{
-    struct tally t = search_all((enum where_fault)_i);
-    ck_assert_msg(!is_right(&t), "fault %d: found %d, missed %d, weak %d, idle %d, %.4g", _i,
-                  t.found, t.missed, t.weak, t.idle, t.dear);
-}
-END_TEST
-
 Suite *test_suite(void)
 {
     Suite *s = suite_create("where");
@@ -571,15 +467,13 @@ Suite *test_suite(void)
     const int n = (int)ARRAY_LEN(plants);
     tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, the_planted_tensor_is_named_and_undone, 0, n);
+    tcase_add_test(t, a_damaged_file_needs_no_more_bits);
     tcase_add_loop_test(t, a_mixed_engine_is_the_model_of_its_weights, 0, n);
     tcase_add_loop_test(t, the_lens_ends_at_the_logits, 0, n);
     tcase_add_loop_test(t, a_base_without_a_manifest_is_the_same, 0, n);
     tcase_add_test(t, reports_show_it_and_repeat);
     tcase_add_test(t, rules_come_back_from_their_text);
     tcase_add_loop_test(t, one_weight_in_memory_is_that_of_the_folder, 0, 2);
-    tcase_add_test(t, the_search_is_near_the_cheapest_set);
-    tcase_add_loop_test(t, a_fault_of_the_search_is_seen, WHERE_FAULT_NO_DROP,
-                        WHERE_FAULT_SIGN + 1);
     suite_add_tcase(s, t);
     return s;
 }

@@ -48,7 +48,11 @@ check "parts of all kinds" \
 check "run and back" explained 'r["found"] and r["verified"] and r["lead"] >= f["safety"]'
 check "the base is what q4 is" explained 'r["refit"] == 0 and r["base"].startswith("affine4-g64")'
 check "few bytes" explained '0 < r["bytes"] < 400000'
-check "the heat map" grep -q "Effect on the margin, layers by roles" report/report.html
+check "the heat map" python3 -c 'import re, xml.etree.ElementTree as tree
+plots = [tree.fromstring(s) for s in re.findall("<svg.*?</svg>", open("report/report.html").read(), re.S)]
+heat = [p for p in plots if p[0].text == "Effect on the margin, layers by roles"]
+cells = heat[0].findall("{http://www.w3.org/2000/svg}rect")
+assert len(heat) == 1 and len(cells) == 3 + 2 * 30, len(cells)'
 
 check "by the recipe" assay quantize ref -o fixed --recipe report/remedy-q4.yaml
 check "the word is back" says_at_the_end fixed "Japanese Yen (JPY"
