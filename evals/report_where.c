@@ -147,6 +147,11 @@ static void put_remedy_words(struct strbuf *out, const struct pair *p, size_t fl
         strbuf_printf(out, " and %zu more", m->n_moves - 4);
     strbuf_puts(out, ", ");
     put_cost(out, p, m->bytes);
+    if (m->n_refit)
+        strbuf_printf(out,
+                      "; %zu tensors are not what quantize makes of the reference, and were "
+                      "made anew",
+                      m->n_refit);
     strbuf_printf(out, "; run: the token %s, by ", m->verified ? "is back" : "is NOT back");
     report_number(out, m->lead, 3);
     strbuf_puts(out, " (asked for ");
@@ -161,11 +166,6 @@ static void put_unchecked(struct strbuf *out, const struct pair *p, const struct
                   "Free-running, behind the reference's own prompt, %lld of the answer's %zu "
                   "tokens are the reference's. ",
                   (long long)f->remedy.free_common, r->n);
-    if (f->remedy.n_refit)
-        strbuf_printf(out,
-                      "%zu other tensors are not what quantize makes of the reference; the "
-                      "run had quantize's. ",
-                      f->remedy.n_refit);
     strbuf_printf(out,
                   "Not checked: the other %zu flips (%zu decided), other prompts, other "
                   "arithmetics and devices, sets of parts that were not run.",

@@ -302,7 +302,7 @@ static bool same_item(const struct plan_item *a, const struct plan_item *b)
            (a->packed ? qformat_same(a->q, b->q) : a->dtype == b->dtype);
 }
 
-/* What the plan gives other bytes than the base does; the rest is the variant's. */
+/* What the plan gives other bytes than the base recipe does; the rest is the base's. */
 static void want_plan(struct work *w, const struct plan *plan)
 {
     where_swap_reset(&w->swap);
@@ -332,19 +332,19 @@ static enum err_code lead_of(void *ctx, const struct where_move *m, size_t n, do
     return rc;
 }
 
-/* Every weight as quantize would write it: what is not the variant's already is put in. */
-static enum err_code want_all(struct work *w, const struct plan *plan, size_t *n_refit,
-                              struct err *e)
+/* Every weight as quantize makes it by the base: what is not the variant's already is put in. */
+static enum err_code want_base(struct work *w, size_t *n_refit, struct err *e)
 {
+    const int threads = kern_threads(engine_kern(w->swap.var->engine));
     enum err_code rc = ERR_OK;
-    want_plan(w, plan);
+    where_swap_reset(&w->swap);
     *n_refit = 0;
     for (size_t i = 0; i < w->swap.n && rc == ERR_OK; i++) {
         struct pack_one one;
-        const struct plan_item *it = &plan->items[i];
-        if (!w->swap.of[i] || w->swap.want[i].source == WHERE_OF_PLAN)
+        const struct plan_item *it = &w->recipe.plan->items[i];
+        if (!w->swap.of[i])
             continue;
-        rc = pack_one(&one, it, kern_threads(engine_kern(w->swap.var->engine)), e);
+        rc = pack_one(&one, it, threads, e);
         if (rc == ERR_OK && !pack_one_same(&one.w, w->swap.of[i])) {
             w->swap.want[i] = (struct where_form){WHERE_OF_PLAN, it->packed, it->q, it->dtype};
             ++*n_refit;
@@ -353,6 +353,20 @@ static enum err_code want_all(struct work *w, const struct plan *plan, size_t *n
         if (rc == ERR_OK && w->swap.o->interrupted && *w->swap.o->interrupted)
             rc = err_set(e, ERR_INTERRUPTED, "stopped by a signal");
     }
+    return rc;
+}
+
+/* A variant that is not what quantize makes of the reference by its recipe: what is gives the
+ * search its base. Is the token back in it? Then no more bits are needed. */
+static enum err_code try_base(struct work *w, double *lead, struct err *e)
+{
+    struct where_remedy *m = &w->f->remedy;
+    struct where_result r = w->variant;
+    enum err_code rc = want_base(w, &m->n_refit, e);
+    if (rc == ERR_OK && m->n_refit)
+        rc = where_swap_rebase(&w->swap, w->recipe.plan, NULL, &r, e);
+    m->found = rc == ERR_OK && m->n_refit && r.lead > 0 && r.lead >= w->f->safety;
+    *lead = r.lead;
     return rc;
 }
 
@@ -368,9 +382,8 @@ static enum err_code verify(struct work *w, const int32_t *ids, struct err *e)
     enum err_code rc = plan_moves(w, m->move, m->n_moves, &recipe, &plan, &m->bytes, e);
     if (rc != ERR_OK)
         return rc;
-    rc = want_all(w, plan, &m->n_refit, e);
-    if (rc == ERR_OK)
-        rc = where_swap_run(&w->swap, plan, &r, e);
+    want_plan(w, plan);
+    rc = where_swap_run(&w->swap, plan, &r, e);
     struct where_pass start = {
         .en = w->swap.var->engine, .ids = ids, .n_ids = rec->n_prompt, .stride = 1};
     if (rc == ERR_OK)
@@ -385,26 +398,12 @@ static enum err_code verify(struct work *w, const int32_t *ids, struct err *e)
     return rc;
 }
 
-/* A variant that is not what quantize makes of the reference by its recipe: is the token back in
- * the model that is? Then no more bits are needed. */
-static enum err_code try_base(struct work *w, struct err *e)
-{
-    struct where_remedy *m = &w->f->remedy;
-    struct where_result r = {.lead = 0};
-    enum err_code rc = want_all(w, w->recipe.plan, &m->n_refit, e);
-    if (rc == ERR_OK && m->n_refit)
-        rc = where_swap_run(&w->swap, w->recipe.plan, &r, e);
-    m->found = rc == ERR_OK && m->n_refit && r.lead > 0 && r.lead >= w->f->safety;
-    return rc;
-}
-
 static enum err_code remedy(struct work *w, const int32_t *ids, struct err *e)
 {
     struct where_flip *f = w->f;
     struct where_problem problem = {.units = f->units,
                                     .n_units = f->n_units,
                                     .margin = f->var_margin,
-                                    .lead = w->variant.lead,
                                     .safety = f->safety,
                                     .cost = cost_of,
                                     .run = lead_of,
@@ -414,7 +413,7 @@ static enum err_code remedy(struct work *w, const int32_t *ids, struct err *e)
         return ERR_OK;
     }
     snprintf(f->remedy.base, sizeof f->remedy.base, "%s", w->recipe.from);
-    enum err_code rc = try_base(w, e);
+    enum err_code rc = try_base(w, &problem.lead, e);
     for (size_t i = 0; i < f->n_units && rc == ERR_OK; i++) {
         struct where_move m = {i, 8};
         rc = cost_of(w, &m, 1, &f->units[i].bytes, e);

@@ -31,13 +31,14 @@ struct where_swap {
     size_t n;                      /* weights of the reference */
     const struct ckpt_weight **of; /* [n] the variant's of that name; NULL: none to replace */
     bool *changed;                 /* [n] its values are others */
+    struct where_form *base;       /* [n] what passes are measured from: the variant, or rebase */
     struct where_form *now;        /* [n] what the engine has */
     struct where_form *want;       /* [n] what the next run is to have */
     const int32_t *ids;            /* the tokens up to the flip */
     int64_t n_ids;
     int32_t good, bad;
     int32_t *pages;
-    float *states; /* of the variant itself, [n_kept][n_ids][d]; layers 0, stride, 2 stride, ... */
+    float *states; /* of the base, [n_kept][n_ids][d]; layers 0, stride, 2 stride, ... */
     int stride;
     size_t n_runs;
     const struct compare_options *o; /* for progress and signals; NULL: none */
@@ -76,12 +77,15 @@ void where_swap_close(struct where_swap *s);
 MUST_USE enum err_code where_swap_start(struct where_swap *s, const int32_t *ids, int64_t n_ids,
                                         int32_t good, int32_t bad, float *last,
                                         struct where_result *r, struct err *e);
-/* All weights are the variant's again in `want`. */
+/* `want` is the base's again. */
 void where_swap_reset(struct where_swap *s);
+/* What `want` says becomes the base, and is run for its states. */
+MUST_USE enum err_code where_swap_rebase(struct where_swap *s, const struct plan *plan, float *last,
+                                         struct where_result *r, struct err *e);
 /* Brings the engine from `now` to `want`. plan: of the reference, for OF_PLAN; else NULL. */
 MUST_USE enum err_code where_swap_apply(struct where_swap *s, const struct plan *plan,
                                         struct err *e);
-/* apply, then a run from the first layer that is not the variant's. */
+/* apply, then a run from the first layer that is not the base's. */
 MUST_USE enum err_code where_swap_run(struct where_swap *s, const struct plan *plan,
                                       struct where_result *r, struct err *e);
 

@@ -1,9 +1,10 @@
 /* where_swap.c: passes over the tokens up to a flip, of a model and of the variant with some of its
  * weights replaced.
  *
- * A pass begins at the first layer that has another weight than the variant: the states that enter
- * it are those of the variant's own pass, kept every stride layers so that they take STATE_BYTES at
- * most. Layers before it are not run, and what a pass reads of the pages it has written itself.
+ * A pass begins at the first layer that has another weight than the base (the variant itself, as a
+ * rule): the states that enter it are those of the base's own pass, kept every stride layers so
+ * that they take STATE_BYTES at most. Layers before it are not run, and what a pass reads of the
+ * pages it has written itself.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -168,9 +169,10 @@ enum err_code where_swap_open(struct where_swap *s, struct lm *var, const struct
     *s = (struct where_swap){.var = var, .ref = ref, .n = ref->n_weights};
     s->of = calloc(s->n + 1, sizeof *s->of);
     s->changed = calloc(s->n + 1, sizeof *s->changed);
+    s->base = calloc(s->n + 1, sizeof *s->base);
     s->now = calloc(s->n + 1, sizeof *s->now);
     s->want = calloc(s->n + 1, sizeof *s->want);
-    if (!s->of || !s->changed || !s->now || !s->want)
+    if (!s->of || !s->changed || !s->base || !s->now || !s->want)
         return err_set(e, ERR_NOMEM, "out of memory");
     for (size_t i = 0; i < s->n; i++)
         if (is_bound(ref, &ref->weights[i]))
@@ -187,6 +189,7 @@ void where_swap_close(struct where_swap *s)
 {
     free(s->of);
     free(s->changed);
+    free(s->base);
     free(s->now);
     free(s->want);
     free(s->pages);
@@ -196,7 +199,7 @@ void where_swap_close(struct where_swap *s)
 
 void where_swap_reset(struct where_swap *s)
 {
-    memset(s->want, 0, s->n * sizeof *s->want);
+    memcpy(s->want, s->base, s->n * sizeof *s->want);
 }
 
 static bool same_form(const struct where_form *a, const struct where_form *b)
@@ -230,14 +233,13 @@ enum err_code where_swap_apply(struct where_swap *s, const struct plan *plan, st
     return rc;
 }
 
-/* The first layer whose result is not the variant's own: 0 for the embedding, n_layer for a head.
- */
+/* The first layer whose result is not the base's: 0 for the embedding, n_layer for a head. */
 static int first_layer(const struct where_swap *s)
 {
     int first = s->ref->hp.n_layer;
     for (size_t i = 0; i < s->n; i++) {
         const struct ckpt_weight *w = &s->ref->weights[i];
-        if (s->now[i].source == WHERE_OF_VARIANT || !s->of[i])
+        if (!s->of[i] || same_form(&s->now[i], &s->base[i]))
             continue;
         if (w->layer >= 0)
             first = MIN2(first, w->layer);
@@ -283,16 +285,22 @@ enum err_code where_swap_start(struct where_swap *s, const int32_t *ids, int64_t
            s->stride < hp->n_layer)
         s->stride++;
     enum err_code rc = where_pages(s->var->engine, n_ids, &s->pages, e);
-    where_swap_reset(s);
-    if (rc == ERR_OK)
-        rc = where_swap_apply(s, NULL, e);
     if (rc == ERR_OK)
         s->states = malloc(layer * (size_t)((hp->n_layer + s->stride - 1) / s->stride));
     if (rc == ERR_OK && !s->states)
         rc = err_set(e, ERR_NOMEM, "out of memory for states");
+    memset(s->want, 0, s->n * sizeof *s->want); /* the variant's */
+    return rc == ERR_OK ? where_swap_rebase(s, NULL, last, r, e) : rc;
+}
+
+enum err_code where_swap_rebase(struct where_swap *s, const struct plan *plan, float *last,
+                                struct where_result *r, struct err *e)
+{
+    enum err_code rc = where_swap_apply(s, plan, e);
+    memcpy(s->base, s->want, s->n * sizeof *s->base);
     struct where_pass p = {.en = s->var->engine,
-                           .ids = ids,
-                           .n_ids = n_ids,
+                           .ids = s->ids,
+                           .n_ids = s->n_ids,
                            .pages = s->pages,
                            .last = last,
                            .keep = s->states,

@@ -229,6 +229,33 @@ START_TEST(a_damaged_file_needs_no_more_bits)
 }
 END_TEST
 
+/* The variant was made of the source, the reference is its 6 bits: quantize would make another
+ * variant of that. The recipe is searched for, and holds, from there. */
+START_TEST(a_variant_of_another_source_is_made_anew)
+{
+    struct bed b;
+    bed_open(&b, &plants[1], 0);
+    static const char six[] = "why: 6\nrules:\n  - bits: 6\n    group: 64\n";
+    char *ref = quantize(b.ref, "six", six);
+    const char *paths[] = {ref, b.var};
+    struct comparison *c = compare(paths, KERN_F32, 1);
+    const struct where_flip *f = &c->pairs[0].where->flips[0];
+    ck_assert_msg(f->remedy.found && f->remedy.verified, "%s", f->remedy.why_not);
+    ck_assert(f->remedy.n_refit > 5);
+    char *fixed = quantize(ref, "fixed", f->remedy.recipe);
+    const char *after[] = {ref, fixed};
+    struct comparison *d = compare(after, KERN_F32, 0);
+    const struct position *now = &d->pairs[0].positions[f->position];
+    ck_assert(now->var_best == c->pairs[0].positions[f->position].ref_best);
+    ck_assert((double)now->var_margin == f->remedy.lead);
+    compare_free(c);
+    compare_free(d);
+    free(ref);
+    free(fixed);
+    bed_close(&b);
+}
+END_TEST
+
 START_TEST(a_mixed_engine_is_the_model_of_its_weights)
 {
     const struct planted *k = &plants[_i];
@@ -467,6 +494,7 @@ Suite *test_suite(void)
     const int n = (int)ARRAY_LEN(plants);
     tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, the_planted_tensor_is_named_and_undone, 0, n);
+    tcase_add_test(t, a_variant_of_another_source_is_made_anew);
     tcase_add_test(t, a_damaged_file_needs_no_more_bits);
     tcase_add_loop_test(t, a_mixed_engine_is_the_model_of_its_weights, 0, n);
     tcase_add_loop_test(t, the_lens_ends_at_the_logits, 0, n);
