@@ -481,6 +481,18 @@ static enum err_code open_recipe(struct work *w, struct err *e)
     return rc;
 }
 
+/* Tokens that the longest of the flips' sequences has, its answer to the end. */
+static int64_t longest(const struct where *w, const struct pair *p)
+{
+    int64_t most = 1;
+    for (size_t i = 0; i < w->n_flips; i++) {
+        const struct position *q = &p->positions[w->flips[i].position];
+        const struct trace_record *r = &p->ref->trace->records[q->record];
+        most = MAX2(most, r->n_prompt + (int64_t)r->n);
+    }
+    return most;
+}
+
 enum err_code where_run(struct where **out, const struct comparison *c, const struct pair *p,
                         struct lm *ref, const struct compare_options *o, size_t n, bool with_remedy,
                         struct err *e)
@@ -490,10 +502,10 @@ enum err_code where_run(struct where **out, const struct comparison *c, const st
     struct engine_options how = o->engine;
     struct where *all = calloc(1, sizeof *all);
     how.batch_seqs = 1;
-    how.kv_tokens = engine_get_plan(ref->engine)->ctx;
     *out = NULL;
     enum err_code rc = all ? pick(all, c, p, n, e) : err_set(e, ERR_NOMEM, "out of memory");
     if (rc == ERR_OK && all->n_flips) {
+        how.kv_tokens = longest(all, p);
         rc = lm_open(&var, p->var->path, &how, NULL, NULL, e);
         if (rc == ERR_OK)
             rc = where_swap_open(&w.swap, var, ref->ckpt, p, e);
