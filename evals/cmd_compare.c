@@ -14,12 +14,12 @@ struct args {
     bool exact, json, force, no_forced, forced_prompts, no_floor, no_judge, force_compare, oracle,
         self;
     struct compare_gates gates;
-    int64_t forced_max, repeats;
+    int64_t forced_max, repeats, where;
     struct model_opts how;
     struct request_opts ask;
 };
 
-#define ROWS (25 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
+#define ROWS (26 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
 
 static void fill_rows(struct args *a, struct opt *rows)
 {
@@ -41,6 +41,10 @@ static void fill_rows(struct args *a, struct opt *rows)
          "run no repeats and no other paths: the verdict rests on tokens and weights"},
         {OPT_FLAG, 0, "oracle", &a->oracle, 0, 0, NULL, NULL,
          "hold a device against the CPU's oracle too"},
+        {OPT_INT, 0, "where", &a->where, 0, 100, NULL, "N",
+         "of the verdict quantization: attribute the N worst decided flips to layers and tensors "
+         "and search for the cheapest recipe without them (default: layers of the worst one; 0: "
+         "nothing)"},
         {OPT_FLAG, 0, "force-compare", &a->force_compare, 0, 0, NULL, NULL,
          "compare what is NOT COMPARABLE: the verdict is then 'other model'"},
         {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL,
@@ -86,7 +90,7 @@ static void on_phase(void *ctx, const char *what, const char *name, uint64_t tot
     if (w->open)
         progress_end(&w->p);
     log_info("%s %s", what, name);
-    progress_start(&w->p, what, "answers", total);
+    progress_start(&w->p, what, total ? "answers" : "runs", total);
     w->open = true;
 }
 
@@ -115,6 +119,25 @@ static enum err_code write_one(const char *dir, const char *name, const struct s
     return rc;
 }
 
+static enum err_code write_remedies(const struct comparison *c, const char *dir, struct err *e)
+{
+    enum err_code rc = ERR_OK;
+    for (size_t i = 0; i + 1 < c->n_variants; i++) {
+        const struct where *w = c->pairs[i].where;
+        for (size_t k = 0; w && k < w->n_flips && rc == ERR_OK; k++) {
+            char name[192];
+            struct strbuf text = {0};
+            if (!w->flips[k].remedy.found)
+                continue;
+            where_remedy_name(&c->pairs[i], k, name);
+            strbuf_puts(&text, w->flips[k].remedy.recipe);
+            rc = write_one(dir, name, &text, e);
+            strbuf_free(&text);
+        }
+    }
+    return rc;
+}
+
 static enum err_code write_report(const struct comparison *c, const char *dir, struct err *e)
 {
     struct strbuf html = {0}, json = {0}, md = {0}, speed = {0};
@@ -130,6 +153,8 @@ static enum err_code write_report(const struct comparison *c, const char *dir, s
         rc = write_one(dir, "speed.json", &speed, e);
     if (rc == ERR_OK)
         rc = write_one(dir, "report.json", &json, e);
+    if (rc == ERR_OK)
+        rc = write_remedies(c, dir, e);
     strbuf_free(&html);
     strbuf_free(&json);
     strbuf_free(&md);
@@ -166,6 +191,7 @@ static enum err_code say(const struct args *a, const struct comparison *c, struc
         for (size_t i = 0; i + 1 < c->n_variants; i++) {
             report_sentence(&c->pairs[i], &text);
             strbuf_putc(&text, '\n');
+            where_sentences(c, &c->pairs[i], &text);
         }
         strbuf_printf(&text, "%s/report.html\nverdict: %s\n", a->out,
                       compare_verdict_name(c->verdict));
@@ -196,6 +222,7 @@ static enum err_code run(const struct args *a, const struct opt_list *paths,
                                 .force_compare = a->force_compare,
                                 .oracle = a->oracle,
                                 .gates = a->gates,
+                                .where = a->where,
                                 .forced_max = a->forced_max,
                                 .interrupted = env->interrupted,
                                 .on_plan = on_plan,
@@ -277,7 +304,7 @@ static enum err_code run_self(const struct args *a, const struct opt_list *paths
 
 enum err_code cmd_compare(int argc, char **argv, const struct cmd_env *env, struct err *e)
 {
-    struct args a = {.gates = COMPARE_GATES_NONE};
+    struct args a = {.gates = COMPARE_GATES_NONE, .where = -1};
     struct opt rows[ROWS];
     struct opt_list paths = {0};
     struct prompt_defaults d = {.chat = false};

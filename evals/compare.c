@@ -484,6 +484,27 @@ static void conclude(struct comparison *c, const struct compare_options *o)
     }
 }
 
+/* Where flips enter, of every pair whose weights are to blame. */
+static enum err_code explain(struct whole *w, const struct compare_options *o, struct err *e)
+{
+    struct comparison *c = &w->c;
+    enum err_code rc = ERR_OK;
+    for (size_t i = 0; i + 1 < c->n_variants && rc == ERR_OK && o->where && w->ref; i++) {
+        struct pair *p = &c->pairs[i];
+        if (p->verdict != VERDICT_QUANTIZATION || !p->forced)
+            continue;
+        if (o->on_phase)
+            o->on_phase(o->ctx, "where it enters", p->var->name, 0);
+        if (o->before)
+            o->before(o->ctx, i + 1);
+        rc = where_run(&p->where, c, p, w->ref, o, o->where > 0 ? (size_t)o->where : 1,
+                       o->where > 0, e);
+        if (o->before)
+            o->before(o->ctx, 0);
+    }
+    return rc;
+}
+
 enum err_code compare_run(struct comparison **out, const struct compare_options *o, struct err *e)
 {
     struct whole *w = calloc(1, sizeof *w);
@@ -520,6 +541,8 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
         rc = check_sides(c, o, e);
     if (rc == ERR_OK)
         conclude(c, o);
+    if (rc == ERR_OK)
+        rc = explain(w, o, e);
 out:
     if (rc != ERR_OK)
         compare_free(c);
@@ -541,6 +564,7 @@ void compare_free(struct comparison *c)
         free(c->pairs[i].positions);
         free(c->pairs[i].answers);
         free(c->pairs[i].weights);
+        where_free(c->pairs[i].where);
     }
     free(c->variants);
     free(c->pairs);

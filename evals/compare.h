@@ -14,6 +14,7 @@
 #include "evals/figures.h"
 #include "evals/self.h"
 #include "evals/weights.h"
+#include "evals/where.h"
 #include "infer/batch.h"
 
 /* A position is decided when the reference's margin is above the noise floor; above so many logits
@@ -74,7 +75,8 @@ struct pair {
     struct stats_interval exact, common, edits, length, coherent;
     struct weight_error *weights; /* two models only */
     size_t n_weights;
-    bool whole_weights; /* every tensor of both is among them */
+    bool whole_weights;  /* every tensor of both is among them */
+    struct where *where; /* of the verdict quantization; NULL: not looked for */
 };
 
 /* The greatest of the pairs'; NONDETERMINISTIC above NOT_COMPARABLE above DIFFER. */
@@ -122,6 +124,7 @@ struct compare_options {
     bool force_compare;
     bool oracle; /* of a device: its arithmetic on the CPU too */
     struct compare_gates gates;
+    int64_t where;         /* flips explained, with a remedy; 0: none; -1: the worst by the lens */
     int64_t forced_max;    /* positions of a record that are forced at most; 0: all */
     const char *trace_dir; /* traces of runs made here are written there */
     const volatile int *interrupted;

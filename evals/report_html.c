@@ -356,6 +356,7 @@ static enum err_code put_pair(struct strbuf *b, const struct comparison *c, cons
     if (!order)
         return err_set(e, ERR_NOMEM, "out of memory");
     enum err_code rc = p->forced ? put_flip_plot(b, p, e) : ERR_OK;
+    where_html(c, p, b);
     html_heading(b, 3, NULL, "Answers, worst first");
     put_prompts(b, p, order);
     for (size_t i = 0; i < p->n_records && i < WORST_SHOWN; i++)

@@ -219,7 +219,7 @@ static void put_parting(struct strbuf *out, const struct pair *p, size_t i, size
     strbuf_putc(out, '}');
 }
 
-static void put_pair(struct strbuf *out, const struct pair *p)
+static void put_pair(struct strbuf *out, const struct comparison *c, const struct pair *p)
 {
     strbuf_puts(out, "{\"variant\":");
     json_put_string(out, p->var->name, strlen(p->var->name));
@@ -251,6 +251,10 @@ static void put_pair(struct strbuf *out, const struct pair *p)
         put_interval(out, "kl", p->by_role[i].kl);
         put_interval(out, "agreement", p->by_role[i].agreement);
         strbuf_puts(out, i + 1 == ROLE_OF_KINDS ? "}}" : "}");
+    }
+    if (p->where) {
+        put_key(out, "where");
+        where_json(c, p, out);
     }
     strbuf_puts(out, ",\"weights\":[");
     for (size_t i = 0; i < p->n_weights; i++) {
@@ -309,7 +313,7 @@ void report_json(const struct comparison *c, struct strbuf *out)
     for (size_t i = 0; i + 1 < c->n_variants; i++) {
         if (i)
             strbuf_putc(out, ',');
-        put_pair(out, &c->pairs[i]);
+        put_pair(out, c, &c->pairs[i]);
     }
     strbuf_puts(out, "]}\n");
 }
@@ -401,4 +405,6 @@ void report_markdown(const struct comparison *c, struct strbuf *out)
         strbuf_puts(out, " |\n");
     }
     put_floor(out, c);
+    for (size_t i = 0; i + 1 < c->n_variants; i++)
+        where_markdown(c, &c->pairs[i], out);
 }

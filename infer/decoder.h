@@ -84,7 +84,7 @@ struct decoder_pass {
     bool pending; /* delta is still to be added to h */
 };
 
-/* h: the embeddings. */
+/* h: the embeddings, or the states that the step was given. */
 MUST_USE enum err_code decoder_begin(struct decoder_pass *f, const struct model *m,
                                      const struct model_step *s, struct err *e);
 MUST_USE enum err_code decoder_attend(struct decoder_pass *f, int layer, struct err *e);

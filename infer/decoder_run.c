@@ -144,6 +144,13 @@ static enum err_code look_back(const struct decoder_pass *f, const struct heads 
     return kern_attention(f->s->k, &a, e);
 }
 
+static enum err_code tap_state(const struct decoder_pass *f, int layer, int64_t n, const float *h,
+                               struct err *e)
+{
+    const struct model_step *s = f->s;
+    return s->state ? s->state(s->state_ctx, layer, (int)n, h, e) : ERR_OK;
+}
+
 enum err_code decoder_attend(struct decoder_pass *f, int i, struct err *e)
 {
     const struct decoder_attention *l = &f->p->layers[i].attn;
@@ -151,6 +158,8 @@ enum err_code decoder_attend(struct decoder_pass *f, int i, struct err *e)
     const struct heads t = heads_of(f, i);
     const int64_t n = f->n;
     enum err_code rc = decoder_norm(f, l->norm, e);
+    if (rc == ERR_OK)
+        rc = tap_state(f, i, n, f->h, e);
     if (rc == ERR_OK)
         rc = model_tap(s, i, "residual", n, f->h, f->d, f->d, sizeof(float), e);
     if (rc == ERR_OK)
@@ -239,6 +248,8 @@ enum err_code decoder_begin(struct decoder_pass *f, const struct model *m,
     f->h = f32_at(f, f->p->h);
     f->delta = f32_at(f, f->p->delta);
     f->x = s->scratch + f->p->x;
+    if (s->from_layer > 0)
+        return kern_upload(s->k, f->h, s->states, (size_t)(f->n * f->d) * sizeof(float), e);
     struct embed_args a = {.rows = &s->rows, .w = f->p->embed, .scale = hp->embed_scale};
     a.out = f->h;
     enum err_code rc = kern_embed(s->k, &a, e);
@@ -266,6 +277,8 @@ enum err_code decoder_finish(struct decoder_pass *f, struct err *e)
     if (rc == ERR_OK)
         rc = kern_rms_norm(s->k, &norm, e);
     if (rc == ERR_OK)
+        rc = tap_state(f, f->hp->n_layer, s->n_out, h, e);
+    if (rc == ERR_OK)
         rc = model_tap(s, -1, "final_norm", s->n_out, x, f->d, f->d, f->act_bytes, e);
     struct linear_args a = {.n_tok = s->n_out, .x = x, .x_stride = f->d, .n_parts = 1};
     const struct kern_weight *head = f->p->head ? f->p->head : f->p->embed;
@@ -279,7 +292,7 @@ enum err_code decoder_forward(const struct model *m, const struct model_step *s,
 {
     struct decoder_pass f;
     enum err_code rc = decoder_begin(&f, m, s, e);
-    for (int i = 0; rc == ERR_OK && i < f.hp->n_layer; i++) {
+    for (int i = s->from_layer; rc == ERR_OK && i < f.hp->n_layer; i++) {
         rc = decoder_attend(&f, i, e);
         if (rc == ERR_OK)
             rc = decoder_run_mlp(&f, i, e);

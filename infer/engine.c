@@ -40,6 +40,9 @@ struct engine {
     struct step_row *rows;
     engine_tap tap;
     void *tap_ctx;
+    engine_state state;
+    void *state_ctx;
+    bool mixed; /* a weight was put in: recordings hold addresses of the old one */
 };
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -205,6 +208,19 @@ void engine_set_tap(struct engine *en, engine_tap tap, void *ctx)
     en->tap_ctx = ctx;
 }
 
+void engine_set_state(struct engine *en, engine_state fn, void *ctx)
+{
+    en->state = fn;
+    en->state_ctx = ctx;
+}
+
+enum err_code engine_put_weight(struct engine *en, const char *name, const struct ckpt_weight *w,
+                                struct err *e)
+{
+    en->mixed = true;
+    return model_put(en->m, en->k, name, w, e);
+}
+
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 static enum err_code check_page(const struct engine *en, int layer, int32_t page, struct err *e)
@@ -306,6 +322,10 @@ static enum err_code stage_inputs(struct engine *en, const struct step *s, int *
     if (s->n_pieces < 1 || s->n_pieces > plan->batch_seqs)
         return err_set(e, ERR_INTERNAL, "%d pieces in a step, expected 1..%d", s->n_pieces,
                        plan->batch_seqs);
+    const int n_layer = model_hparams(en->m)->n_layer;
+    if (s->from_layer < 0 || s->from_layer > n_layer || (s->from_layer > 0) != (s->states != NULL))
+        return err_set(e, ERR_INTERNAL, "a step from layer %d of %d %s states", s->from_layer,
+                       n_layer, s->states ? "with" : "without");
     int t = 0, r = 0;
     for (int i = 0; i < s->n_pieces; i++) {
         const struct step_piece *p = &s->pieces[i];
@@ -368,6 +388,10 @@ static struct model_step view_step(const struct engine *en, const struct step *s
     v.tap_ctx = en->tap_ctx;
     v.hash_dev = en->hash_dev;
     v.hash = en->hash_host;
+    v.state = en->state;
+    v.state_ctx = en->state_ctx;
+    v.from_layer = s->from_layer;
+    v.states = s->states;
     return v;
 }
 
@@ -385,13 +409,17 @@ static enum err_code reduce_logits(struct engine *en, int n_out, struct err *e)
     return kern_logits(en->k, &a, e);
 }
 
-/* All operations of a step, or their recording. A tap reads between them, so it has neither. */
+/* All operations of a step, or their recording. A tap reads between them, so it has neither; nor
+ * has a step that differs in more than its shape: states are copied in, weights have been replaced.
+ */
 static enum err_code run_step(struct engine *en, const struct step *s, int n_tok, int n_out,
                               struct err *e)
 {
     struct model_step view = view_step(en, s, n_tok, n_out);
     struct kern_step shape = {n_tok, s->n_pieces, n_out, view.rows.keys_max};
-    bool recorded = !en->tap && n_tok <= RECORDED_TOKENS_MAX, replayed = false;
+    bool recorded =
+        !en->tap && !en->state && !en->mixed && s->from_layer == 0 && n_tok <= RECORDED_TOKENS_MAX;
+    bool replayed = false;
     enum err_code rc = recorded ? kern_step_begin(en->k, &shape, &replayed, e) : ERR_OK;
     if (rc != ERR_OK || replayed)
         return rc;

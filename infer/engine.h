@@ -69,6 +69,10 @@ struct step {
     const struct step_piece *pieces;
     int n_pieces;
     bool want_logits; /* bring whole rows to the host */
+    /* from_layer > 0: layers before it are not run (n_layer: none is). What enters it is given:
+     * residual states on the host, [rows of all pieces, d_model], in place of the embeddings. */
+    int from_layer;
+    const float *states;
     /* Out: rows in the order of pieces and indices. */
     const struct step_row *rows;
     int n_rows;
@@ -81,6 +85,20 @@ MUST_USE enum err_code engine_step(struct engine *en, struct step *s, struct err
  */
 typedef void (*engine_tap)(void *ctx, int layer, const char *op, int n_rows, const uint64_t *hash);
 void engine_set_tap(struct engine *en, engine_tap tap, void *ctx);
+
+/* Called with the residual state that enters each layer, f32 [n_rows, d_model] in device memory,
+ * which lives until the call ends: a row for each token, and for layer n_layer (what the final norm
+ * gets) a row for each output row. NULL turns it off. */
+typedef enum err_code (*engine_state)(void *ctx, int layer, int n_rows, const float *h,
+                                      struct err *e);
+void engine_set_state(struct engine *en, engine_state fn, void *ctx);
+
+/* Puts another matrix of the same shape in the place of the one of that name: an engine of mixed
+ * weights. The checkpoint that the engine was made from must still be open; w is not needed after
+ * the call. The fingerprint stays that of the checkpoint. ERR_INPUT when there is no such matrix.
+ */
+MUST_USE enum err_code engine_put_weight(struct engine *en, const char *name,
+                                         const struct ckpt_weight *w, struct err *e);
 
 /* Bytes of a page of a layer; layers may differ. */
 size_t engine_page_bytes(const struct engine *en, int layer);

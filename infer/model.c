@@ -429,6 +429,29 @@ enum err_code model_load(struct model *m, struct kern *k, struct err *e)
     return ERR_OK;
 }
 
+enum err_code model_put(struct model *m, struct kern *k, const char *name,
+                        const struct ckpt_weight *w, struct err *e)
+{
+    const struct item *item = NULL;
+    for (size_t i = 0; i < m->n_items && !item; i++)
+        if (m->items[i].matrix && strcmp(m->items[i].src->name, name) == 0)
+            item = &m->items[i];
+    if (!item)
+        return err_set(e, ERR_INPUT, "the model has no matrix %s", name);
+    bool fits = item->src->n_dim == w->n_dim;
+    for (int i = 0; fits && i < w->n_dim; i++)
+        fits = item->src->dim[i] == w->dim[i];
+    if (!fits)
+        return err_set(e, ERR_INPUT, "tensor %s: another shape than the one it replaces", name);
+    struct kern_weight *loaded = NULL;
+    enum err_code rc = kern_weight_load(k, &w, 1, &loaded, e);
+    if (rc != ERR_OK)
+        return err_wrap(e, rc, "tensor %s", name);
+    kern_weight_free(k, *item->matrix);
+    *item->matrix = loaded;
+    return ERR_OK;
+}
+
 void model_free(struct model *m, struct kern *k)
 {
     if (!m)

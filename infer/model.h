@@ -43,6 +43,10 @@ struct model_step {
     engine_tap tap;
     void *tap_ctx;
     uint64_t *hash_dev, *hash;
+    engine_state state; /* NULL: off */
+    void *state_ctx;
+    int from_layer; /* the first that is run; above 0, states (host) stand for the embeddings */
+    const float *states;
 };
 
 struct model_family {
@@ -59,6 +63,9 @@ MUST_USE enum err_code model_bind(struct model **m, const struct checkpoint *c, 
 /* Device bytes of all weights, before loading. */
 uint64_t model_weight_bytes(const struct model *m, const struct kern *k);
 MUST_USE enum err_code model_load(struct model *m, struct kern *k, struct err *e);
+/* engine_put_weight, on the device that the model was loaded to. */
+MUST_USE enum err_code model_put(struct model *m, struct kern *k, const char *name,
+                                 const struct ckpt_weight *w, struct err *e);
 void model_free(struct model *m, struct kern *k); /* k: where it was loaded, or NULL */
 const struct hparams *model_hparams(const struct model *m);
 const struct model_family *model_family(const struct model *m);

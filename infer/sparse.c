@@ -58,7 +58,7 @@ enum err_code sparse_forward(const struct model *m, const struct model_step *s, 
     const struct sparse *p = model_priv(m);
     struct decoder_pass f;
     enum err_code rc = decoder_begin(&f, m, s, e);
-    for (int i = 0; rc == ERR_OK && i < f.hp->n_layer; i++) {
+    for (int i = s->from_layer; rc == ERR_OK && i < f.hp->n_layer; i++) {
         rc = decoder_attend(&f, i, e);
         if (rc == ERR_OK && f.hp->sparse[i])
             rc = experts_run(&f, &p->experts[i], &p->room, i, e);

@@ -80,6 +80,21 @@ void engine_set_tap(struct engine *en, engine_tap tap, void *ctx)
     (void)ctx;
 }
 
+void engine_set_state(struct engine *en, engine_state fn, void *ctx)
+{
+    (void)en;
+    (void)fn;
+    (void)ctx;
+}
+
+enum err_code engine_put_weight(struct engine *en, const char *name, const struct ckpt_weight *w,
+                                struct err *e)
+{
+    (void)en;
+    (void)w;
+    return err_set(e, ERR_INTERNAL, "the stub has no weights (%s)", name);
+}
+
 size_t engine_page_bytes(const struct engine *en, int layer)
 {
     (void)en;

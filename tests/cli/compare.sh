@@ -16,6 +16,9 @@ P
 ends "a copy is the same" 0 assay compare m8 copy --prompts p.jsonl -o same
 ends "other weights differ" 1 assay compare m8 m3 --prompts p.jsonl -o differ
 check "the verdict is in the report" grep -q '"verdict":"quantization"' differ/report.json
+check "where it enters is looked at" grep -q '"where":{"flips":[1-9]' differ/report.json
+ends "or not" 1 assay compare m8 m3 --prompts p.jsonl -o nowhere --no-judge --where 0
+check "and not in the report" sh -c '! grep -q "\"where\":" nowhere/report.json'
 ends "a gate holds" 0 assay compare m8 m3 --prompts p.jsonl -o gate --max-kl 100
 ends "a gate fails" 1 assay compare m8 m3 --prompts p.jsonl -o gate --force --min-agreement 1
 says "a gate fails" "m3: agreement is" "expected at least 1"
