@@ -25,6 +25,23 @@ static const char style[] =
     "details{margin:1rem 0}summary{cursor:pointer}\n"
     "svg{max-width:100%;height:auto;display:block}svg text{fill:currentColor}\n";
 
+/* Numbers by their first figure, words by their letters, what is neither last. */
+static const char sort_script[] =
+    "<script>\n"
+    "for(const t of document.querySelectorAll('table')){const heads=[...t.tHead.rows[0].cells];\n"
+    "heads.forEach((h,i)=>{h.tabIndex=0;h.style.cursor='pointer';\n"
+    "const go=()=>{const up=h.getAttribute('aria-sort')!=='ascending';\n"
+    "heads.forEach(o=>o.removeAttribute('aria-sort'));\n"
+    "h.setAttribute('aria-sort',up?'ascending':'descending');\n"
+    "const key=r=>r.cells[i]?r.cells[i].textContent.trim():'';\n"
+    "const order=(a,b)=>{const x=key(a),y=key(b),p=parseFloat(x),q=parseFloat(y);\n"
+    "if(isNaN(p)!==isNaN(q))return isNaN(p)?1:-1;\n"
+    "const d=isNaN(p)?(x<y?-1:x>y?1:0):p-q;return up?d:-d};\n"
+    "t.tBodies[0].append(...[...t.tBodies[0].rows].sort(order))};\n"
+    "h.addEventListener('click',go);\n"
+    "h.addEventListener('keydown',e=>{if(e.key==='Enter')go()})})}\n"
+    "</script>\n";
+
 static const char *entity(char c)
 {
     switch (c) {
@@ -103,6 +120,11 @@ void html_page_begin(struct strbuf *b, const char *title)
     strbuf_puts(b, "</style>\n</head>\n<body>\n<h1>");
     html_text(b, title);
     strbuf_puts(b, "</h1>\n");
+}
+
+void html_sort_script(struct strbuf *b)
+{
+    strbuf_puts(b, sort_script);
 }
 
 void html_page_end(struct strbuf *b)

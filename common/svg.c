@@ -350,7 +350,8 @@ void svg_scatter(struct strbuf *b, const struct svg_plot *p, const struct svg_se
     strbuf_puts(b, "</svg>\n");
 }
 
-static void put_bar(struct strbuf *b, const struct frame *f, double x, double width, double value)
+static void put_bar(struct strbuf *b, const struct frame *f, double x, double width, double value,
+                    int colour)
 {
     double zero = to_pixel(&f->y, 0), top = to_pixel(&f->y, value);
     strbuf_puts(b, "<rect");
@@ -358,7 +359,7 @@ static void put_bar(struct strbuf *b, const struct frame *f, double x, double wi
     put_attr(b, "y", MIN2(zero, top));
     put_attr(b, "width", width);
     put_attr(b, "height", fabs(zero - top));
-    strbuf_puts(b, " fill=\"var(--s0,currentColor)\"/>\n");
+    strbuf_printf(b, " fill=\"var(--s%d,currentColor)\"/>\n", colour);
 }
 
 void svg_bars(struct strbuf *b, const struct svg_plot *p, const char *const *names,
@@ -377,33 +378,60 @@ void svg_bars(struct strbuf *b, const struct svg_plot *p, const char *const *nam
     for (size_t i = 0; i < n; i++) {
         double x = LEFT + slot * (double)i;
         if (isfinite(scaled(&f.y, values[i])))
-            put_bar(b, &f, x + slot * 0.15, slot * 0.7, values[i]);
+            put_bar(b, &f, x + slot * 0.15, slot * 0.7, values[i], 0);
         put_text(b, x + slot / 2, f.bottom + 17, "middle", names[i]);
     }
     strbuf_puts(b, "</svg>\n");
+}
+
+static void put_bins(struct strbuf *b, const struct frame *f, double lo, double hi,
+                     const uint64_t *counts, size_t n_bins, int colour)
+{
+    double bin = (hi - lo) / (double)MAX2(n_bins, 1);
+    for (size_t i = 0; i < n_bins; i++) {
+        double x = to_pixel(&f->x, lo + bin * (double)i);
+        double end = to_pixel(&f->x, lo + bin * (double)(i + 1));
+        if (counts[i])
+            put_bar(b, f, x, MAX2(end - x - 1, 1.0), (double)counts[i], colour);
+    }
+}
+
+/* series: for the legend alone; NULL: none. */
+static void begin_histogram(struct strbuf *b, struct frame *f, const struct svg_plot *p, double lo,
+                            double hi, const uint64_t *counts, size_t n_bins,
+                            const struct svg_series *series, size_t n_series)
+{
+    begin(b, f, p, n_series);
+    f->y.log = false;
+    extend(&f->y, 0);
+    for (size_t i = 0; i < n_bins; i++)
+        extend(&f->y, (double)counts[i]);
+    f->x.lo = lo;
+    f->x.hi = hi;
+    set_ticks(&f->x);
+    set_ticks(&f->y);
+    put_y_axis(b, f);
+    put_x_axis(b, f);
+    put_legend(b, f, series, n_series);
 }
 
 void svg_histogram(struct strbuf *b, const struct svg_plot *p, double lo, double hi,
                    const uint64_t *counts, size_t n_bins)
 {
     struct frame f;
-    begin(b, &f, p, 0);
-    f.y.log = false;
-    extend(&f.y, 0);
-    for (size_t i = 0; i < n_bins; i++)
-        extend(&f.y, (double)counts[i]);
-    f.x.lo = lo;
-    f.x.hi = hi;
-    set_ticks(&f.x);
-    set_ticks(&f.y);
-    put_y_axis(b, &f);
-    put_x_axis(b, &f);
-    double bin = (hi - lo) / (double)MAX2(n_bins, 1);
-    for (size_t i = 0; i < n_bins; i++) {
-        double x = to_pixel(&f.x, lo + bin * (double)i);
-        double end = to_pixel(&f.x, lo + bin * (double)(i + 1));
-        if (counts[i])
-            put_bar(b, &f, x, MAX2(end - x - 1, 1.0), (double)counts[i]);
-    }
+    begin_histogram(b, &f, p, lo, hi, counts, n_bins, NULL, 0);
+    put_bins(b, &f, lo, hi, counts, n_bins, 0);
+    strbuf_puts(b, "</svg>\n");
+}
+
+void svg_histogram_parts(struct strbuf *b, const struct svg_plot *p, double lo, double hi,
+                         const uint64_t *counts, const char *name, const uint64_t *part,
+                         const char *part_name, size_t n_bins)
+{
+    const struct svg_series names[] = {{.name = name}, {.name = part_name}};
+    struct frame f;
+    begin_histogram(b, &f, p, lo, hi, counts, n_bins, names, ARRAY_LEN(names));
+    put_bins(b, &f, lo, hi, counts, n_bins, 0);
+    put_bins(b, &f, lo, hi, part, n_bins, 1);
     strbuf_puts(b, "</svg>\n");
 }

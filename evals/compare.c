@@ -433,55 +433,53 @@ static enum err_code check_sides(struct comparison *c, const struct compare_opti
     return rc;
 }
 
-static bool fails(struct comparison *c, const struct pair *p, const char *what, double value,
-                  double bound, bool at_most)
+/* True when a gate of the pair failed; the first one's words are kept. */
+static bool fails_gates(struct comparison *c, struct pair *p, const struct compare_gates *g)
 {
-    if (isnan(bound))
+    const struct compare_bounds b = compare_gates_for(g, p->var->name);
+    if (!compare_gates_hold(&b, p))
         return false;
-    /* A figure that is not there has not passed. */
-    if (at_most ? value <= bound : value >= bound)
-        return false;
-    if (!c->gate[0])
-        snprintf(c->gate, sizeof c->gate, "%s: %s is %.6g, expected at %s %.6g", p->var->name, what,
-                 value, at_most ? "most" : "least", bound);
+    for (int i = 0; i < p->n_gates && !c->gate[0]; i++)
+        if (!p->gates[i].passed)
+            compare_gates_words(p, &p->gates[i], c->gate, sizeof c->gate);
     return true;
-}
-
-static bool fails_gates(struct comparison *c, const struct pair *p, const struct compare_gates *g)
-{
-    const struct figures none = {.kl = {NAN, NAN, NAN}}, *f = p->forced ? &p->f : &none;
-    double nothing = p->forced ? 0 : (double)NAN;
-    bool failed = fails(c, p, "KL", f->kl.value + nothing, g->max_kl, true);
-    failed |= fails(c, p, "KL 99 %", f->kl_quantile[2].value + nothing, g->max_kl_p99, true);
-    failed |= fails(c, p, "agreement", f->agreement.value + nothing, g->min_agreement, false);
-    failed |= fails(c, p, "agreement where decided", f->agreement_decided.value + nothing,
-                    g->min_decided, false);
-    failed |=
-        fails(c, p, "perplexity ratio", f->var_ppl / f->ref_ppl + nothing, g->max_ppl_ratio, true);
-    failed |= fails(c, p, "exact match", p->exact.value, g->min_exact, false);
-    return failed;
 }
 
 static void conclude(struct comparison *c, const struct compare_options *o)
 {
-    const struct compare_gates *g = &o->gates;
-    const double bounds[] = {g->max_kl,      g->max_kl_p99,    g->min_agreement,
-                             g->min_decided, g->max_ppl_ratio, g->min_exact};
-    for (size_t i = 0; i < ARRAY_LEN(bounds); i++)
-        c->has_gates |= !isnan(bounds[i]);
+    c->has_gates = o->gates && compare_gates_any(o->gates);
     c->verdict = COMPARE_SAME;
     for (size_t i = 0; i + 1 < c->n_variants; i++) {
         struct pair *p = &c->pairs[i];
         enum compare_verdict v = COMPARE_SAME;
         judge_pair(c, p);
+        bool fails = p->verdict != VERDICT_NOT_COMPARABLE && c->has_gates
+                         ? fails_gates(c, p, o->gates)
+                         : !p->same_ids || (c->exact && !p->same_bits);
         if (p->verdict == VERDICT_NONDETERMINISTIC)
             v = COMPARE_NONDETERMINISTIC;
         else if (p->verdict == VERDICT_NOT_COMPARABLE)
             v = COMPARE_NOT_COMPARABLE;
-        else if (c->has_gates ? fails_gates(c, p, g) : !p->same_ids || (c->exact && !p->same_bits))
+        else if (fails)
             v = COMPARE_DIFFER;
         c->verdict = MAX2(c->verdict, v);
     }
+}
+
+/* A bound for a variant that is not among those compared would never hold anything. */
+static enum err_code check_gates(const struct comparison *c, const struct compare_gates *g,
+                                 struct err *e)
+{
+    for (size_t i = 0; g && i < g->n_of; i++) {
+        bool found = false;
+        for (size_t k = 1; k < c->n_variants; k++)
+            found |= strcmp(c->variants[k].name, g->of[i].variant) == 0;
+        if (!found)
+            return err_set(e, ERR_INPUT,
+                           "gates: no variant is named '%s', expected the likes of '%s'",
+                           g->of[i].variant, c->variants[1].name);
+    }
+    return ERR_OK;
 }
 
 enum err_code compare_run(struct comparison **out, const struct compare_options *o, struct err *e)
@@ -494,11 +492,14 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
     c->n_variants = o->n_paths;
     c->exact = o->exact;
     c->decided = COMPARE_DECIDED;
+    c->with_speed = o->with_speed;
+    c->how = strdup(o->how ? o->how : "");
+    c->how_self = strdup(o->how_self ? o->how_self : "");
     c->variants = calloc(o->n_paths, sizeof *c->variants);
     c->pairs = calloc(o->n_paths, sizeof *c->pairs);
     enum err_code rc = ERR_OK;
     bool models = false;
-    if (!c->variants || !c->pairs) {
+    if (!c->variants || !c->pairs || !c->how || !c->how_self) {
         rc = err_set(e, ERR_NOMEM, "out of memory");
         goto out;
     }
@@ -508,7 +509,8 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
         models |= !c->variants[i].is_trace;
         name_variant(c, i);
     }
-    if (models && !o->prompts)
+    rc = check_gates(c, o->gates, e);
+    if (rc == ERR_OK && models && !o->prompts)
         rc = err_set(e, ERR_USAGE, "--prompts F is missing: models need prompts, traces do not");
     if (rc == ERR_OK && models)
         rc = census_take(&c->census, o->prompts, e);
@@ -545,6 +547,8 @@ void compare_free(struct comparison *c)
     free(c->variants);
     free(c->pairs);
     free(c->cluster);
+    free(c->how);
+    free(c->how_self);
     lm_close(w->ref);
     free(w);
 }

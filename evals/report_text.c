@@ -219,6 +219,19 @@ static void put_parting(struct strbuf *out, const struct pair *p, size_t i, size
     strbuf_putc(out, '}');
 }
 
+static void put_gates(struct strbuf *out, const struct pair *p)
+{
+    for (int i = 0; i < p->n_gates; i++) {
+        const struct compare_gate_result *r = &p->gates[i];
+        strbuf_printf(out, "%s{\"gate\":\"%s\"", i ? "," : ",\"gates\":[",
+                      compare_gate_kinds[r->gate].option);
+        put_figure(out, "value", r->value);
+        put_figure(out, "bound", r->bound);
+        strbuf_printf(out, ",\"passed\":%s}%s", r->passed ? "true" : "false",
+                      i + 1 == p->n_gates ? "]" : "");
+    }
+}
+
 static void put_pair(struct strbuf *out, const struct pair *p)
 {
     strbuf_puts(out, "{\"variant\":");
@@ -228,6 +241,7 @@ static void put_pair(struct strbuf *out, const struct pair *p)
     put_string(out, "unchecked", p->unchecked);
     if (p->not_comparable[0])
         put_string(out, "not_comparable", p->not_comparable);
+    put_gates(out, p);
     if (!p->partings) {
         strbuf_putc(out, '}');
         return;

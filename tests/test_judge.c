@@ -209,7 +209,6 @@ START_TEST(a_known_fault_gets_its_verdict)
                                            .top_k = PROMPT_TOP_MAX},
                                 .no_floor = true,
                                 .force_compare = k->force,
-                                .gates = COMPARE_GATES_NONE,
                                 .trace_dir = test_folder(),
                                 .before = before,
                                 .ctx = (void *)(uintptr_t)k};
