@@ -326,10 +326,87 @@ void svg_lines(struct strbuf *b, const struct svg_plot *p, const struct svg_seri
     strbuf_puts(b, "</svg>\n");
 }
 
+/* ---- words at points ---------------------------------------------------------------------------
+ *
+ * Letters are taken to be WORD_WIDTH wide, more than they are on the whole. A word stands beside
+ * its point, above or below, further up or down when another word is there already. Of a long name
+ * both ends are shown.
+ */
+#define WORD_WIDTH  7.0
+#define WORD_HEIGHT 14.0
+#define WORD_MOST   28 /* letters */
+#define WORDS_MAX   64 /* later ones may meet */
+
+struct word {
+    double left, right, y; /* y: base line */
+};
+
+static bool is_free(const struct frame *f, const struct word *w, const struct word *taken, size_t n)
+{
+    if (w->left < LEFT || w->right > f->width - RIGHT || w->y < TOP + 2 || w->y > f->bottom - 2)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (w->left < taken[i].right && taken[i].left < w->right &&
+            fabs(w->y - taken[i].y) < WORD_HEIGHT)
+            return false;
+    return true;
+}
+
+/* Letters of valid text. */
+static size_t letters(const char *s)
+{
+    size_t n = 0;
+    for (; *s; s++)
+        n += ((unsigned char)*s & 0xc0) != 0x80;
+    return n;
+}
+
+static void shorten(const char *s, struct strbuf *out)
+{
+    size_t n = letters(s), at = 0;
+    for (const char *from = s; *from; at++) {
+        const char *next = from + 1;
+        while (((unsigned char)*next & 0xc0) == 0x80)
+            next++;
+        if (n <= WORD_MOST || at < WORD_MOST / 2 - 2 || at >= n - WORD_MOST / 2)
+            strbuf_append(out, from, (size_t)(next - from));
+        else if (at == WORD_MOST / 2 - 2)
+            strbuf_puts(out, "..");
+        from = next;
+    }
+}
+
+static void put_word(struct strbuf *b, const struct frame *f, double x, double y, const char *label,
+                     struct word *taken, size_t *n)
+{
+    struct strbuf text = {0};
+    shorten(label, &text);
+    double width = WORD_WIDTH * (double)letters(text.data ? text.data : "");
+    /* Words of points on the right half stand to the left, inside the plot. */
+    bool first_left = x > (LEFT + f->width - RIGHT) / 2.0, left = first_left;
+    struct word w = {.y = 0};
+    for (int i = 0; i < 40; i++) {
+        double off = WORD_HEIGHT * (double)(i / 4);
+        left = (i % 2 == 0) == first_left;
+        w.left = left ? x - 6 - width : x + 6;
+        w.right = w.left + width;
+        w.y = i / 2 % 2 == 0 ? y - 5 - off : y + 13 + off;
+        if (is_free(f, &w, taken, *n))
+            break;
+    }
+    if (*n < WORDS_MAX)
+        taken[(*n)++] = w;
+    put_text(b, left ? w.right : w.left, w.y, left ? "end" : "start", text.data ? text.data : "");
+    b->failed |= text.failed;
+    strbuf_free(&text);
+}
+
 void svg_scatter(struct strbuf *b, const struct svg_plot *p, const struct svg_series *series,
                  size_t n)
 {
     struct frame f;
+    struct word taken[WORDS_MAX];
+    size_t n_taken = 0;
     begin_xy(b, &f, p, series, n);
     for (size_t s = 0; s < n; s++) {
         for (size_t i = 0; i < series[s].n; i++) {
@@ -340,11 +417,8 @@ void svg_scatter(struct strbuf *b, const struct svg_plot *p, const struct svg_se
             put_attr(b, "cx", x);
             put_attr(b, "cy", y);
             strbuf_printf(b, " r=\"3\" fill=\"var(--s%zu,currentColor)\"/>\n", s % SERIES);
-            /* Words of points on the right half stand to the left, inside the plot. */
-            bool left = x > (LEFT + f.width - RIGHT) / 2.0;
             if (series[s].labels && series[s].labels[i])
-                put_text(b, left ? x - 6 : x + 6, y - 5, left ? "end" : "start",
-                         series[s].labels[i]);
+                put_word(b, &f, x, y, series[s].labels[i], taken, &n_taken);
         }
     }
     strbuf_puts(b, "</svg>\n");

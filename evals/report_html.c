@@ -163,6 +163,13 @@ static void put_variants(struct strbuf *b, const struct comparison *c)
 /* ---- gates -------------------------------------------------------------------------------------
  */
 
+static void put_value(struct strbuf *b, double v)
+{
+    html_cell_raw_begin(b, "number");
+    report_number(b, v, 5);
+    html_cell_raw_end(b);
+}
+
 static void put_gate_row(struct strbuf *b, const struct pair *p,
                          const struct compare_gate_result *r)
 {
@@ -170,9 +177,9 @@ static void put_gate_row(struct strbuf *b, const struct pair *p,
     html_row_begin(b);
     html_cell(b, p->var->name);
     html_cell(b, k->figure);
-    html_cell_number(b, r->value, 5);
+    put_value(b, r->value);
     html_cell(b, k->at_most ? "at most" : "at least");
-    html_cell_number(b, r->bound, 5);
+    put_value(b, r->bound);
     html_cell_raw_begin(b, r->passed ? "good" : "bad");
     html_text(b, r->passed ? "holds" : "failed");
     html_cell_raw_end(b);
