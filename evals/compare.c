@@ -64,7 +64,11 @@ static void name_variant(struct comparison *c, size_t at)
 
 static bool looks_like_trace(const char *path)
 {
-    return !io_is_dir(path) && (str_ends(path, ".jsonl") || str_ends(path, ".jsonl.gz"));
+    static const char *const tails[] = {".jsonl", ".jsonl.gz", ".trace", ".trace.gz"};
+    for (size_t i = 0; i < ARRAY_LEN(tails); i++)
+        if (str_ends(path, tails[i]))
+            return !io_is_dir(path);
+    return false;
 }
 
 static void weigh(struct variant *v, const struct checkpoint *c)
@@ -89,7 +93,7 @@ static enum err_code run_variant(struct comparison *c, struct variant *v, struct
                                  const struct compare_options *o, struct err *e)
 {
     struct strbuf path = {0};
-    strbuf_printf(&path, "%s/trace-%s.jsonl.gz", o->trace_dir, v->name);
+    strbuf_printf(&path, "%s/trace-%s.trace.gz", o->trace_dir, v->name);
     enum err_code rc = strbuf_ok(&path, e);
     if (rc != ERR_OK)
         return rc;
