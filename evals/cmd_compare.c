@@ -19,6 +19,8 @@ struct args {
     struct request_opts ask;
 };
 
+#define KV_TOKENS 8192 /* of a model on the CPU, or its context; unless --kv-tokens is given */
+
 #define ROWS (21 + COMPARE_GATES + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
 
 static void fill_rows(struct args *a, struct opt *rows)
@@ -235,6 +237,9 @@ static enum err_code run(struct args *a, const struct opt_list *paths,
     if (rc != ERR_OK)
         return rc;
     o.engine.top_k = PROMPT_TOP_MAX;
+    /* Two or three models are open at a time, and their pages all get used. */
+    if (!o.engine.kv_tokens && (o.engine.kern.arith == KERN_F32 || !strcmp(a->how.device, "cpu")))
+        o.engine.kv_tokens = MAX2(o.engine.ctx, KV_TOKENS);
     if (a->gates_file)
         rc = compare_gates_read(&a->gates, a->gates_file, e);
     if (rc != ERR_OK)
