@@ -54,8 +54,7 @@ static void put_words(const struct opt *o, const struct opt *from, struct strbuf
         double value = *(const double *)o->out, was = *(const double *)from->out;
         if (value == was || value != value)
             break;
-        strbuf_printf(out, " --%s ", o->name);
-        strbuf_put_number(out, value, 9);
+        strbuf_printf(out, " --%s %.9g", o->name, value);
         break;
     }
     case OPT_CHOICE: {

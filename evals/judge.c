@@ -152,16 +152,17 @@ static void say_quantization(const struct comparison *c, struct pair *p)
         if (!q->same_ids && isfinite(q->ref_margin) && greater)
             at = i;
     }
-    size_t used = (size_t)snprintf(
-        p->evidence, sizeof p->evidence,
-        "the weights differ (most in %s, relative RMS %.3g), and every path agrees",
-        worst ? worst->name : "?", worst ? worst->relative_rms : NAN);
+    size_t used = 0;
     if (at < p->n_records)
-        snprintf(p->evidence + used, sizeof p->evidence - used,
-                 "; greatest margin overturned %.3g, %s the floor of %.3g",
-                 (double)p->partings[at].ref_margin,
-                 p->partings[at].ref_margin > c->decided ? "above" : "below: undecided, within",
-                 (double)c->decided);
+        used = (size_t)snprintf(
+            p->evidence, sizeof p->evidence,
+            "greatest margin overturned %.3g, %s the floor of %.3g; ",
+            (double)p->partings[at].ref_margin,
+            p->partings[at].ref_margin > c->decided ? "above" : "below: undecided, within",
+            (double)c->decided);
+    snprintf(p->evidence + used, sizeof p->evidence - used,
+             "the weights differ, most in %.200s (relative RMS %.3g), and every path agrees",
+             worst ? worst->name : "?", worst ? worst->relative_rms : (double)NAN);
 }
 
 static void say_unchecked(struct pair *p)
