@@ -80,7 +80,7 @@ ends "measured speed enters the page when asked" 1 assay compare m8 m3 --prompts
 check "it is there" grep -q 'tokens/s' fast/report.html
 check "and only then" bash -c '! grep -q tokens/s differ/report.html'
 check "how to reproduce it" grep -qF \
-    'assay compare m8 m3 --arith f32 --prompts p.jsonl --max-kl 1e-06 --gates gates.yaml -o report' \
+    'assay compare m8 m3 --arith f32 --prompts p.jsonl --gates gates.yaml --max-kl 1e-06 -o report' \
     gated.how
 
 ends "another rope base" 3 assay compare m8 rope --prompts p.jsonl -o rope.report
