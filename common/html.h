@@ -1,8 +1,9 @@
 /* html.h: self-contained report pages.
  *
- * A page is one file: inline style, nothing fetched, at most the script of html_sort_script. It follows the reader's light or
- * dark setting and a phone's width. Text given here is escaped; functions named ..._raw say where
- * markup may pass. Colours are the variables --s0 .. --s7 (series), --good, --bad, --muted,
+ * A page is one file: inline style, nothing fetched, at most the script of html_sort_script. It
+ * follows the reader's light or dark setting and a phone's width. Text given here is escaped;
+ * functions named ..._raw say where markup may pass. Colours are the variables --s0 .. --s7
+ * (series), --good, --bad, --muted,
  * --line, --fg, --bg, which inline SVG uses too.
  */
 #ifndef ASSAY_COMMON_HTML_H
