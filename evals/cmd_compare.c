@@ -116,13 +116,14 @@ struct watch {
     bool open;
 };
 
-static void on_phase(void *ctx, const char *what, const char *name, uint64_t total)
+static void on_phase(void *ctx, const char *what, const char *name, const char *unit,
+                     uint64_t total)
 {
     struct watch *w = ctx;
     if (w->open)
         progress_end(&w->p);
     log_info("%s %s", what, name);
-    progress_start(&w->p, what, "answers", total);
+    progress_start(&w->p, what, unit, total);
     w->open = true;
 }
 

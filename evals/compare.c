@@ -13,6 +13,8 @@
 #define FLOOR_RECORDS 20 /* answers on which the noise floor is measured */
 #define JUDGED_LINES  20 /* lines on which a side is held against itself */
 #define JUDGED_BATCH  8  /* least requests of its steps then */
+#define REPEATS       2  /* more runs of these lines */
+#define WAYS_OF_PATHS 11 /* a base run, the repeats, and the ways of batch, chunk and expand */
 
 /* The comparison with what its users do not see. */
 struct whole {
@@ -108,7 +110,7 @@ static enum err_code run_variant(struct comparison *c, struct variant *v, struct
                               .on_progress = on_requests,
                               .ctx = (void *)(uintptr_t)o};
     if (o->on_phase)
-        o->on_phase(o->ctx, "run", v->name, c->census.n_requests);
+        o->on_phase(o->ctx, "run", v->name, "answers", c->census.n_requests);
     uint64_t start = clock_ns();
     rc = batch_run(m, &b, &c->census, &v->run, e);
     v->run_seconds = (double)(clock_ns() - start) * 1e-9;
@@ -242,7 +244,7 @@ static enum err_code force(struct whole *w, struct pair *p, struct lm *var,
                                .on_progress = o->on_progress,
                                .ctx = o->ctx};
     if (o->on_phase)
-        o->on_phase(o->ctx, "force", p->var->name, p->n_records);
+        o->on_phase(o->ctx, "force", p->var->name, "answers", p->n_records);
     enum err_code rc =
         forced_run(w->ref, var, p->ref->trace, &f, &p->positions, &p->n_positions, e);
     if (rc != ERR_OK)
@@ -290,7 +292,10 @@ static enum err_code measure_floor(struct whole *w, const struct compare_options
     struct comparison *c = &w->c;
     struct engine_options other = o->engine;
     struct trace few = *c->variants[0].trace;
-    struct forced_options f = {.max_per_record = o->forced_max, .interrupted = o->interrupted};
+    struct forced_options f = {.max_per_record = o->forced_max,
+                               .interrupted = o->interrupted,
+                               .on_progress = o->on_progress,
+                               .ctx = o->ctx};
     struct position *positions = NULL;
     struct lm *m;
     size_t n = 0;
@@ -299,7 +304,7 @@ static enum err_code measure_floor(struct whole *w, const struct compare_options
     other.kern.device = "cpu"; /* both arithmetics run there */
     other.kern.arith = was_f32 ? KERN_MMA90 : KERN_F32;
     if (o->on_phase)
-        o->on_phase(o->ctx, "noise floor", c->variants[0].name, few.n);
+        o->on_phase(o->ctx, "noise floor", c->variants[0].name, "answers", few.n);
     enum err_code rc = lm_open(&m, c->variants[0].path, &other, NULL, NULL, e);
     if (rc != ERR_OK)
         return rc;
@@ -392,26 +397,44 @@ static enum err_code take_reference(struct whole *w, const struct compare_option
 /* ---- the verdict --------------------------------------------------------------------------------
  */
 
+struct ways {
+    const struct compare_options *o;
+    uint64_t n; /* begun */
+};
+
+static void on_way(void *ctx, const char *cell, const char *way)
+{
+    struct ways *w = ctx;
+    (void)cell, (void)way;
+    if (w->o->on_progress)
+        w->o->on_progress(w->o->ctx, w->n);
+    w->n++;
+}
+
 /* A side against itself: repeats always, its paths where a pair of it differs. */
 static enum err_code check_side(struct comparison *c, size_t at, bool paths,
                                 const struct compare_options *o, struct err *e)
 {
     struct variant *v = &c->variants[at];
+    struct ways ways = {o, 0};
     struct self_options s = {.path = v->path,
                              .prompts = o->prompts,
                              .max_lines = JUDGED_LINES,
                              .engine = o->engine,
                              .defaults = o->defaults,
                              .special = o->special,
-                             .repeats = 2,
+                             .repeats = REPEATS,
                              .cells = !paths      ? "repeat"
                                       : o->oracle ? "repeat,batch,chunk,graph,expand,oracle"
                                                   : "repeat,batch,chunk,graph,expand",
-                             .interrupted = o->interrupted};
+                             .interrupted = o->interrupted,
+                             .on_cell = on_way,
+                             .ctx = &ways};
     /* The cells need a batch, whatever the runs had. */
     s.engine.batch_seqs = MAX2(s.engine.batch_seqs, JUDGED_BATCH);
     if (o->on_phase)
-        o->on_phase(o->ctx, paths ? "repeats and paths" : "repeats", v->name, 0);
+        o->on_phase(o->ctx, paths ? "repeats and paths" : "repeats", v->name, "ways",
+                    paths ? WAYS_OF_PATHS : REPEATS + 1);
     if (o->before)
         o->before(o->ctx, at);
     enum err_code rc = self_run(&v->checks, &s, e);

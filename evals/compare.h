@@ -129,7 +129,9 @@ struct compare_options {
     const char *trace_dir; /* traces of runs made here are written there */
     const volatile int *interrupted;
     lm_on_plan on_plan;
-    void (*on_phase)(void *ctx, const char *what, const char *name, uint64_t total);
+    /* total units ("answers", "ways") follow; a phase may end with fewer */
+    void (*on_phase)(void *ctx, const char *what, const char *name, const char *unit,
+                     uint64_t total);
     void (*on_progress)(void *ctx, uint64_t done);
     void *ctx;
     /* Tests: before the variant's runs (and before the reference's), to plant a fault. */

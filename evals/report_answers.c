@@ -84,7 +84,10 @@ static enum err_code put_table(struct strbuf *b, const struct pair *p, const siz
         html_cell_int(b, (int64_t)r->n);
         html_cell_int(b, (int64_t)p->var->trace->records[at].n);
         html_cell_int(b, q->common);
-        html_cell_number(b, a->edits < 0 ? (double)NAN : (double)a->edits, 6);
+        if (a->edits < 0)
+            html_cell(b, "n/a");
+        else
+            html_cell_int(b, a->edits);
         html_cell_number(b, (double)q->ref_margin, 4);
         html_cell_number(b, (double)q->var_margin, 4);
         html_cell_number(b, p->forced ? kl[at] : (double)NAN, 4);

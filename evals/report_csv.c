@@ -65,6 +65,8 @@ static void put_figures(struct strbuf *out, const struct figures *f)
                                          f->agreement_decided,
                                          f->top_shared,
                                          f->rank,
+                                         f->ref_nll,
+                                         f->var_nll,
                                          f->ppl_log_ratio};
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         put_interval(out, there, all[i]);
@@ -122,6 +124,8 @@ void report_csv(const struct comparison *c, struct strbuf *out)
                                             "agreement_decided",
                                             "top_shared",
                                             "rank",
+                                            "ref_log_perplexity",
+                                            "var_log_perplexity",
                                             "log_perplexity_ratio"};
     put_head(out, plain, ARRAY_LEN(plain), intervals, ARRAY_LEN(intervals));
     strbuf_puts(out, ",positions,decided,flips_lost,flips_gained,flips_moved,kl_max,ref_perplexity,"

@@ -77,8 +77,10 @@ static void put_speed(struct strbuf *b, const struct variant *v)
 
 static void put_perplexity(struct strbuf *b, const struct figures *f)
 {
+    const struct stats_interval ppl = {f->var_ppl, exp(f->var_nll.lo), exp(f->var_nll.hi)};
     const struct stats_interval r = {f->var_ppl / f->ref_ppl, exp(f->ppl_log_ratio.lo),
                                      exp(f->ppl_log_ratio.hi)};
+    report_page_interval(b, ppl, 1, 5);
     report_page_interval(b, r, 1, 5);
 }
 
@@ -103,7 +105,6 @@ static void put_variant_row(struct strbuf *b, const struct comparison *c, const 
         report_page_interval(b, p->f.kl, 1, 4);
         report_page_interval(b, p->f.agreement, 100, 4);
         report_page_interval(b, p->f.agreement_decided, 100, 4);
-        html_cell_number(b, p->f.var_ppl, 5);
         put_perplexity(b, &p->f);
     } else {
         for (int i = 0; i < 5; i++)
@@ -124,7 +125,6 @@ static void put_floor_row(struct strbuf *b, const struct comparison *c)
     report_page_interval(b, c->floor.kl, 1, 4);
     report_page_interval(b, c->floor.agreement, 100, 4);
     report_page_interval(b, c->floor.agreement_decided, 100, 4);
-    html_cell_number(b, c->floor.var_ppl, 5);
     put_perplexity(b, &c->floor);
     html_row_end(b);
     b->failed |= name.failed;

@@ -137,6 +137,8 @@ static void put_figures(struct strbuf *out, const struct figures *f)
                   f->flips_gained, f->flips_moved);
     put_figure(out, "ref_perplexity", f->ref_ppl);
     put_figure(out, "var_perplexity", f->var_ppl);
+    put_interval(out, "ref_log_perplexity", f->ref_nll);
+    put_interval(out, "var_log_perplexity", f->var_nll);
     put_interval(out, "log_perplexity_ratio", f->ppl_log_ratio);
     strbuf_puts(out, ",\"kl_by_position\":[");
     for (int i = 0; i < FIGURES_BINS; i++) {
