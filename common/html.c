@@ -16,14 +16,35 @@ static const char style[] =
     "table{border-collapse:collapse;min-width:50%}caption{text-align:left;color:var(--muted)}\n"
     "th,td{padding:.3rem .7rem;border-bottom:1px solid var(--line);text-align:left;"
     "vertical-align:top}\n"
-    "th{border-bottom-width:2px}th[title]{text-decoration:underline dotted}\n"
+    "th{border-bottom-width:2px}th[title],span[title]{text-decoration:underline dotted}\n"
+    "pre span[title]{text-decoration:none}td:first-child{min-width:8rem}\n"
+    "th[aria-sort=ascending]::after{content:' \\2191'}"
+    "th[aria-sort=descending]::after{content:' \\2193'}\n"
     ".number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\n"
     ".good{color:var(--good)}.bad{color:var(--bad)}.muted{color:var(--muted)}\n"
     "pre,code{font-family:ui-monospace,monospace;font-size:.9em}\n"
     "pre{background:var(--shade);padding:.7rem;white-space:pre-wrap;overflow-wrap:anywhere}\n"
+    "h1,h2,h3,p,li,summary{overflow-wrap:anywhere}\n"
     "mark{background:var(--mark);color:inherit}\n"
     "details{margin:1rem 0}summary{cursor:pointer}\n"
     "svg{max-width:100%;height:auto;display:block}svg text{fill:currentColor}\n";
+
+/* Numbers by their first figure, words by their letters, what is neither last. */
+static const char sort_script[] =
+    "<script>\n"
+    "for(const t of document.querySelectorAll('table')){const heads=[...t.tHead.rows[0].cells];\n"
+    "heads.forEach((h,i)=>{h.tabIndex=0;h.style.cursor='pointer';\n"
+    "const go=()=>{const up=h.getAttribute('aria-sort')!=='ascending';\n"
+    "heads.forEach(o=>o.removeAttribute('aria-sort'));\n"
+    "h.setAttribute('aria-sort',up?'ascending':'descending');\n"
+    "const key=r=>r.cells[i]?r.cells[i].textContent.trim():'';\n"
+    "const order=(a,b)=>{const x=key(a),y=key(b),p=parseFloat(x),q=parseFloat(y);\n"
+    "if(isNaN(p)!==isNaN(q))return isNaN(p)?1:-1;\n"
+    "const d=isNaN(p)?(x<y?-1:x>y?1:0):p-q;return up?d:-d};\n"
+    "t.tBodies[0].append(...[...t.tBodies[0].rows].sort(order))};\n"
+    "h.addEventListener('click',go);\n"
+    "h.addEventListener('keydown',e=>{if(e.key==='Enter')go()})})}\n"
+    "</script>\n";
 
 static const char *entity(char c)
 {
@@ -103,6 +124,11 @@ void html_page_begin(struct strbuf *b, const char *title)
     strbuf_puts(b, "</style>\n</head>\n<body>\n<h1>");
     html_text(b, title);
     strbuf_puts(b, "</h1>\n");
+}
+
+void html_sort_script(struct strbuf *b)
+{
+    strbuf_puts(b, sort_script);
 }
 
 void html_page_end(struct strbuf *b)

@@ -1,8 +1,9 @@
 /* html.h: self-contained report pages.
  *
- * A page is one file: inline style, no script, nothing fetched. It follows the reader's light or
- * dark setting and a phone's width. Text given here is escaped; functions named ..._raw say where
- * markup may pass. Colours are the variables --s0 .. --s7 (series), --good, --bad, --muted,
+ * A page is one file: inline style, nothing fetched, at most the script of html_sort_script. It
+ * follows the reader's light or dark setting and a phone's width. Text given here is escaped;
+ * functions named ..._raw say where markup may pass. Colours are the variables --s0 .. --s7
+ * (series), --good, --bad, --muted,
  * --line, --fg, --bg, which inline SVG uses too.
  */
 #ifndef ASSAY_COMMON_HTML_H
@@ -18,6 +19,9 @@ void html_text(struct strbuf *b, const char *s); /* html_escape of a whole strin
 
 void html_page_begin(struct strbuf *b, const char *title);
 void html_page_end(struct strbuf *b);
+/* Before html_page_end: every table sorts by a column whose head is pressed. Without scripts the
+ * page reads the same. */
+void html_sort_script(struct strbuf *b);
 void html_heading(struct strbuf *b, int level, const char *id, const char *text); /* id or NULL */
 void html_paragraph(struct strbuf *b, const char *text);
 /* A fold that is closed at first; end it with html_fold_end. */

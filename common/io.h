@@ -98,6 +98,10 @@ MUST_USE enum err_code io_lines_open(struct io_lines **l, const char *path, stru
  * gzip: ERR_INPUT with the line reached. The bytes live until the next call. */
 MUST_USE enum err_code io_lines_next(struct io_lines *l, size_t max_bytes, const char **line,
                                      size_t *len, bool *too_long, struct err *e);
+/* Appends the next n bytes, whatever they are: what follows a line that says how many. The file
+ * ends before: ERR_INPUT. */
+MUST_USE enum err_code io_lines_bytes(struct io_lines *l, size_t n, struct strbuf *out,
+                                      struct err *e);
 uint64_t io_lines_number(const struct io_lines *l); /* of the line last given, from 1 */
 void io_lines_close(struct io_lines *l);
 

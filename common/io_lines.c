@@ -237,6 +237,26 @@ enum err_code io_lines_next(struct io_lines *l, size_t max_bytes, const char **l
     return ERR_OK;
 }
 
+enum err_code io_lines_bytes(struct io_lines *l, size_t n, struct strbuf *out, struct err *e)
+{
+    for (size_t got = 0; got < n;) {
+        if (l->from == l->end && !l->at_end) {
+            enum err_code rc = fill(l, e);
+            if (rc != ERR_OK)
+                return rc;
+        }
+        size_t piece = MIN2((size_t)(l->end - l->from), n - got);
+        if (piece == 0)
+            return err_set(e, ERR_INPUT, "%s: %zu bytes are missing at the end", l->name, n - got);
+        strbuf_append(out, l->from, piece);
+        l->from += piece;
+        got += piece;
+    }
+    if (!out->failed)
+        strbuf_reserve(out, 0); /* no bytes are bytes too: an empty text */
+    return strbuf_ok(out, e);
+}
+
 uint64_t io_lines_number(const struct io_lines *l)
 {
     return l->number;

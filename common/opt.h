@@ -52,6 +52,11 @@ MUST_USE enum err_code opt_parse(const struct opt_cmd *cmd, int argc, char **arg
 void opt_help(const struct opt_cmd *cmd, struct strbuf *out);
 /* Words of a bash completion for this command. */
 void opt_complete(const struct opt_cmd *cmd, struct strbuf *out);
+/* The options of a parsed table whose values are not those of `defaults`, a table of the same rows,
+ * as words of a command line, each with a blank before it: " --exact --prompts p.jsonl". Files and
+ * folders by their base names. Names in `skip` (NULL-ended) are left out. */
+void opt_words(const struct opt *opts, const struct opt *defaults, const char *const *skip,
+               struct strbuf *out);
 void opt_list_free(struct opt_list *l);
 
 #endif

@@ -326,10 +326,87 @@ void svg_lines(struct strbuf *b, const struct svg_plot *p, const struct svg_seri
     strbuf_puts(b, "</svg>\n");
 }
 
+/* ---- words at points ---------------------------------------------------------------------------
+ *
+ * Letters are taken to be WORD_WIDTH wide, more than they are on the whole. A word stands beside
+ * its point, above or below, further up or down when another word is there already. Of a long name
+ * both ends are shown.
+ */
+#define WORD_WIDTH  7.0
+#define WORD_HEIGHT 14.0
+#define WORD_MOST   28 /* letters */
+#define WORDS_MAX   64 /* later ones may meet */
+
+struct word {
+    double left, right, y; /* y: base line */
+};
+
+static bool is_free(const struct frame *f, const struct word *w, const struct word *taken, size_t n)
+{
+    if (w->left < LEFT || w->right > f->width - RIGHT || w->y < TOP + 2 || w->y > f->bottom - 2)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (w->left < taken[i].right && taken[i].left < w->right &&
+            fabs(w->y - taken[i].y) < WORD_HEIGHT)
+            return false;
+    return true;
+}
+
+/* Letters of valid text. */
+static size_t letters(const char *s)
+{
+    size_t n = 0;
+    for (; *s; s++)
+        n += ((unsigned char)*s & 0xc0) != 0x80;
+    return n;
+}
+
+static void shorten(const char *s, struct strbuf *out)
+{
+    size_t n = letters(s), at = 0;
+    for (const char *from = s; *from; at++) {
+        const char *next = from + 1;
+        while (((unsigned char)*next & 0xc0) == 0x80)
+            next++;
+        if (n <= WORD_MOST || at < WORD_MOST / 2 - 2 || at >= n - WORD_MOST / 2)
+            strbuf_append(out, from, (size_t)(next - from));
+        else if (at == WORD_MOST / 2 - 2)
+            strbuf_puts(out, "..");
+        from = next;
+    }
+}
+
+static void put_word(struct strbuf *b, const struct frame *f, double x, double y, const char *label,
+                     struct word *taken, size_t *n)
+{
+    struct strbuf text = {0};
+    shorten(label, &text);
+    double width = WORD_WIDTH * (double)letters(text.data ? text.data : "");
+    /* Words of points on the right half stand to the left, inside the plot. */
+    bool first_left = x > (LEFT + f->width - RIGHT) / 2.0, left = first_left;
+    struct word w = {.y = 0};
+    for (int i = 0; i < 40; i++) {
+        double off = WORD_HEIGHT * (double)(i / 4);
+        left = (i % 2 == 0) == first_left;
+        w.left = left ? x - 6 - width : x + 6;
+        w.right = w.left + width;
+        w.y = i / 2 % 2 == 0 ? y - 5 - off : y + 13 + off;
+        if (is_free(f, &w, taken, *n))
+            break;
+    }
+    if (*n < WORDS_MAX)
+        taken[(*n)++] = w;
+    put_text(b, left ? w.right : w.left, w.y, left ? "end" : "start", text.data ? text.data : "");
+    b->failed |= text.failed;
+    strbuf_free(&text);
+}
+
 void svg_scatter(struct strbuf *b, const struct svg_plot *p, const struct svg_series *series,
                  size_t n)
 {
     struct frame f;
+    struct word taken[WORDS_MAX];
+    size_t n_taken = 0;
     begin_xy(b, &f, p, series, n);
     for (size_t s = 0; s < n; s++) {
         for (size_t i = 0; i < series[s].n; i++) {
@@ -340,17 +417,15 @@ void svg_scatter(struct strbuf *b, const struct svg_plot *p, const struct svg_se
             put_attr(b, "cx", x);
             put_attr(b, "cy", y);
             strbuf_printf(b, " r=\"3\" fill=\"var(--s%zu,currentColor)\"/>\n", s % SERIES);
-            /* Words of points on the right half stand to the left, inside the plot. */
-            bool left = x > (LEFT + f.width - RIGHT) / 2.0;
             if (series[s].labels && series[s].labels[i])
-                put_text(b, left ? x - 6 : x + 6, y - 5, left ? "end" : "start",
-                         series[s].labels[i]);
+                put_word(b, &f, x, y, series[s].labels[i], taken, &n_taken);
         }
     }
     strbuf_puts(b, "</svg>\n");
 }
 
-static void put_bar(struct strbuf *b, const struct frame *f, double x, double width, double value)
+static void put_bar(struct strbuf *b, const struct frame *f, double x, double width, double value,
+                    int colour)
 {
     double zero = to_pixel(&f->y, 0), top = to_pixel(&f->y, value);
     strbuf_puts(b, "<rect");
@@ -358,7 +433,7 @@ static void put_bar(struct strbuf *b, const struct frame *f, double x, double wi
     put_attr(b, "y", MIN2(zero, top));
     put_attr(b, "width", width);
     put_attr(b, "height", fabs(zero - top));
-    strbuf_puts(b, " fill=\"var(--s0,currentColor)\"/>\n");
+    strbuf_printf(b, " fill=\"var(--s%d,currentColor)\"/>\n", colour);
 }
 
 void svg_bars(struct strbuf *b, const struct svg_plot *p, const char *const *names,
@@ -377,33 +452,60 @@ void svg_bars(struct strbuf *b, const struct svg_plot *p, const char *const *nam
     for (size_t i = 0; i < n; i++) {
         double x = LEFT + slot * (double)i;
         if (isfinite(scaled(&f.y, values[i])))
-            put_bar(b, &f, x + slot * 0.15, slot * 0.7, values[i]);
+            put_bar(b, &f, x + slot * 0.15, slot * 0.7, values[i], 0);
         put_text(b, x + slot / 2, f.bottom + 17, "middle", names[i]);
     }
     strbuf_puts(b, "</svg>\n");
+}
+
+static void put_bins(struct strbuf *b, const struct frame *f, double lo, double hi,
+                     const uint64_t *counts, size_t n_bins, int colour)
+{
+    double bin = (hi - lo) / (double)MAX2(n_bins, 1);
+    for (size_t i = 0; i < n_bins; i++) {
+        double x = to_pixel(&f->x, lo + bin * (double)i);
+        double end = to_pixel(&f->x, lo + bin * (double)(i + 1));
+        if (counts[i])
+            put_bar(b, f, x, MAX2(end - x - 1, 1.0), (double)counts[i], colour);
+    }
+}
+
+/* series: for the legend alone; NULL: none. */
+static void begin_histogram(struct strbuf *b, struct frame *f, const struct svg_plot *p, double lo,
+                            double hi, const uint64_t *counts, size_t n_bins,
+                            const struct svg_series *series, size_t n_series)
+{
+    begin(b, f, p, n_series);
+    f->y.log = false;
+    extend(&f->y, 0);
+    for (size_t i = 0; i < n_bins; i++)
+        extend(&f->y, (double)counts[i]);
+    f->x.lo = lo;
+    f->x.hi = hi;
+    set_ticks(&f->x);
+    set_ticks(&f->y);
+    put_y_axis(b, f);
+    put_x_axis(b, f);
+    put_legend(b, f, series, n_series);
 }
 
 void svg_histogram(struct strbuf *b, const struct svg_plot *p, double lo, double hi,
                    const uint64_t *counts, size_t n_bins)
 {
     struct frame f;
-    begin(b, &f, p, 0);
-    f.y.log = false;
-    extend(&f.y, 0);
-    for (size_t i = 0; i < n_bins; i++)
-        extend(&f.y, (double)counts[i]);
-    f.x.lo = lo;
-    f.x.hi = hi;
-    set_ticks(&f.x);
-    set_ticks(&f.y);
-    put_y_axis(b, &f);
-    put_x_axis(b, &f);
-    double bin = (hi - lo) / (double)MAX2(n_bins, 1);
-    for (size_t i = 0; i < n_bins; i++) {
-        double x = to_pixel(&f.x, lo + bin * (double)i);
-        double end = to_pixel(&f.x, lo + bin * (double)(i + 1));
-        if (counts[i])
-            put_bar(b, &f, x, MAX2(end - x - 1, 1.0), (double)counts[i]);
-    }
+    begin_histogram(b, &f, p, lo, hi, counts, n_bins, NULL, 0);
+    put_bins(b, &f, lo, hi, counts, n_bins, 0);
+    strbuf_puts(b, "</svg>\n");
+}
+
+void svg_histogram_parts(struct strbuf *b, const struct svg_plot *p, double lo, double hi,
+                         const uint64_t *counts, const char *name, const uint64_t *part,
+                         const char *part_name, size_t n_bins)
+{
+    const struct svg_series names[] = {{.name = name}, {.name = part_name}};
+    struct frame f;
+    begin_histogram(b, &f, p, lo, hi, counts, n_bins, names, ARRAY_LEN(names));
+    put_bins(b, &f, lo, hi, counts, n_bins, 0);
+    put_bins(b, &f, lo, hi, part, n_bins, 1);
     strbuf_puts(b, "</svg>\n");
 }

@@ -39,5 +39,9 @@ void svg_bars(struct strbuf *b, const struct svg_plot *p, const char *const *nam
 /* Equal bins over [lo, hi]. */
 void svg_histogram(struct strbuf *b, const struct svg_plot *p, double lo, double hi,
                    const uint64_t *counts, size_t n_bins);
+/* The same with a part of each bin drawn over it; the legend names both. */
+void svg_histogram_parts(struct strbuf *b, const struct svg_plot *p, double lo, double hi,
+                         const uint64_t *counts, const char *name, const uint64_t *part,
+                         const char *part_name, size_t n_bins);
 
 #endif

@@ -5,6 +5,7 @@
 #include "common/io.h"
 #include "common/opt.h"
 #include "convert/inspect.h"
+#include "convert/inspect_trace.h"
 
 /* A file that opens as tensors is shown as that; otherwise *e stays what the checkpoint said. */
 static enum err_code facts_of_file(const char *path, bool hash, json_t **facts, struct err *e)
@@ -16,6 +17,25 @@ static enum err_code facts_of_file(const char *path, bool hash, json_t **facts, 
     snprintf(why, sizeof why, "%s", e->text);
     enum err_code rc = inspect_container(file, why, hash, facts, e);
     container_close(file);
+    return rc;
+}
+
+static enum err_code show_trace(const char *path, bool json, struct err *e)
+{
+    struct trace *t = NULL;
+    json_t *facts = NULL;
+    struct strbuf text = {0};
+    enum err_code rc = trace_read(&t, path, e);
+    if (rc == ERR_OK)
+        rc = inspect_trace(t, io_base(path), &facts, e);
+    if (rc == ERR_OK && json) {
+        rc = cmd_print_json(json_incref(facts), e);
+    } else if (rc == ERR_OK) {
+        inspect_trace_text(facts, &text);
+        rc = cmd_print(&text, e);
+    }
+    json_decref(facts);
+    trace_free(t);
     return rc;
 }
 
@@ -59,14 +79,16 @@ enum err_code cmd_inspect(int argc, char **argv, const struct cmd_env *env, stru
             "Says what a checkpoint is: family, hyperparameters, tensors with their formats, "
             "bytes by role, where it came from; whether float matrices lie on a grid. PATH is a "
             "folder, a GGUF, a safetensors file, "
-            "an archive or archive:member. A family that cannot be run is listed all the same.",
+            "an archive or archive:member, or a trace of a run. A family that cannot be run is "
+            "listed all the same.",
         .opts = opts,
         .args_min = 1,
         .args_max = 1};
     struct opt_list pos = {0};
     enum err_code rc = cmd_options(&cmd, argc, argv, &pos, &help, e);
     if (rc == ERR_OK && !help) {
-        rc = show(pos.items[0], &o, json, e);
+        rc = trace_is(pos.items[0]) ? show_trace(pos.items[0], json, e)
+                                    : show(pos.items[0], &o, json, e);
     }
     opt_list_free(&pos);
     return rc;

@@ -10,16 +10,18 @@
 #include "infer/model_opts.h"
 
 struct args {
-    const char *prompts, *out, *cells;
+    const char *prompts, *out, *cells, *gates_file;
     bool exact, json, force, no_forced, forced_prompts, no_floor, no_judge, force_compare, oracle,
-        self;
+        self, with_speed;
     struct compare_gates gates;
     int64_t forced_max, repeats, where;
     struct model_opts how;
     struct request_opts ask;
 };
 
-#define ROWS (26 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
+#define KV_TOKENS 8192 /* of a model on the CPU, or its context; unless --kv-tokens is given */
+
+#define ROWS (22 + COMPARE_GATES + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
 
 static void fill_rows(struct args *a, struct opt *rows)
 {
@@ -28,7 +30,7 @@ static void fill_rows(struct args *a, struct opt *rows)
         {OPT_STRING, 0, "prompts", &a->prompts, 0, 0, NULL, "FILE",
          "prompt file: JSON lines, may be .gz"},
         {OPT_STRING, 'o', "out", &a->out, 0, 0, NULL, "DIR",
-         "the report's folder: report.html, .json, .md, speed.json, a trace of each run"},
+         "the report's folder: report.html, .json, .md, .csv, junit.xml, a trace of each run"},
         {OPT_FLAG, 0, "exact", &a->exact, 0, 0, NULL, NULL,
          "demand the same bits of every logit, not the same tokens only"},
         {OPT_FLAG, 0, "no-forced", &a->no_forced, 0, 0, NULL, NULL,
@@ -49,20 +51,15 @@ static void fill_rows(struct args *a, struct opt *rows)
          "compare what is NOT COMPARABLE: the verdict is then 'other model'"},
         {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL,
          "Gates: with any, exit code 0 means that all hold, even if tokens differ"},
-        {OPT_DOUBLE, 0, "max-kl", &a->gates.max_kl, 0, 1e9, NULL, "X", "mean KL, nats"},
-        {OPT_DOUBLE, 0, "max-kl-p99", &a->gates.max_kl_p99, 0, 1e9, NULL, "X",
-         "KL's 99 % quantile"},
-        {OPT_DOUBLE, 0, "min-agreement", &a->gates.min_agreement, 0, 1, NULL, "P",
-         "share of positions with the same best token"},
-        {OPT_DOUBLE, 0, "min-decided", &a->gates.min_decided, 0, 1, NULL, "P",
-         "the same, of decided positions"},
-        {OPT_DOUBLE, 0, "max-ppl-ratio", &a->gates.max_ppl_ratio, 0, 1e9, NULL, "X",
-         "perplexity over the reference's"},
-        {OPT_DOUBLE, 0, "min-exact", &a->gates.min_exact, 0, 1, NULL, "P",
-         "share of answers with the same tokens"},
+        {OPT_STRING, 0, "gates", &a->gates_file, 0, 0, NULL, "FILE",
+         "gates from YAML, for all variants and by name; an option stands above them"},
+    };
+    const struct opt more[] = {
         {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "More"},
         {OPT_INT, 0, "forced-max", &a->forced_max, 0, 1 << 24, NULL, "N",
          "force at most N tokens of an answer (default: all)"},
+        {OPT_FLAG, 0, "with-speed", &a->with_speed, 0, 0, NULL, NULL,
+         "measured times in the page too, not only in speed.json"},
         {OPT_FLAG, 0, "force", &a->force, 0, 0, NULL, NULL, "replace a report that assay made"},
         {OPT_FLAG, 0, "self", &a->self, 0, 0, NULL, NULL,
          "one model against itself, switch by switch: batch, chunk, threads, ..."},
@@ -74,9 +71,48 @@ static void fill_rows(struct args *a, struct opt *rows)
     };
     size_t n = ARRAY_LEN(own);
     memcpy(rows, own, sizeof own);
+    for (int i = 0; i < COMPARE_GATES; i++) {
+        const struct compare_gate_kind *k = &compare_gate_kinds[i];
+        rows[n++] = (struct opt){OPT_DOUBLE, 0,        k->option, &a->gates.options.bound[i],
+                                 0,          k->limit, NULL,      k->limit > 1 ? "X" : "P",
+                                 k->help};
+    }
+    memcpy(rows + n, more, sizeof more);
+    n += ARRAY_LEN(more);
     model_opts_rows(&a->how, rows, &n);
     request_opts_rows(&a->ask, rows, &n);
     rows[n] = (struct opt){.type = OPT_END};
+}
+
+static void init_args(struct args *a)
+{
+    *a = (struct args){.gates = {compare_bounds_none, compare_bounds_none, NULL, 0}, .where = -1};
+    model_opts_init(&a->how);
+    request_opts_init(&a->ask);
+}
+
+/* The command's options for the report: what decides its bytes, in no order but the table's. */
+static void put_how(struct args *a, bool self, struct strbuf *out)
+{
+    static const char *const skip[] = {
+        "out",     "json", "with-speed", "force",        "self",  "cells",     "repeats", "device",
+        "threads", "isa",  "max-batch",  "batch-tokens", "arith", "kv-tokens", NULL};
+    struct args plain;
+    struct opt rows[ROWS], from[ROWS];
+    init_args(&plain);
+    fill_rows(a, rows);
+    fill_rows(&plain, from);
+    if (self) {
+        size_t n = 1, m = 1;
+        rows[0] = (struct opt){OPT_STRING, 0, "prompts", &a->prompts, 0, 0, NULL, "FILE", ""};
+        from[0] = (struct opt){OPT_STRING, 0, "prompts", &plain.prompts, 0, 0, NULL, "FILE", ""};
+        model_opts_rows(&a->how, rows, &n);
+        request_opts_rows(&a->ask, rows, &n);
+        model_opts_rows(&plain.how, from, &m);
+        request_opts_rows(&plain.ask, from, &m);
+        rows[n] = from[m] = (struct opt){.type = OPT_END};
+    }
+    opt_words(rows, from, skip, out);
 }
 
 struct watch {
@@ -84,13 +120,14 @@ struct watch {
     bool open;
 };
 
-static void on_phase(void *ctx, const char *what, const char *name, uint64_t total)
+static void on_phase(void *ctx, const char *what, const char *name, const char *unit,
+                     uint64_t total)
 {
     struct watch *w = ctx;
     if (w->open)
         progress_end(&w->p);
     log_info("%s %s", what, name);
-    progress_start(&w->p, what, total ? "answers" : "runs", total);
+    progress_start(&w->p, what, unit, total);
     w->open = true;
 }
 
@@ -140,25 +177,24 @@ static enum err_code write_remedies(const struct comparison *c, const char *dir,
 
 static enum err_code write_report(const struct comparison *c, const char *dir, struct err *e)
 {
-    struct strbuf html = {0}, json = {0}, md = {0}, speed = {0};
-    report_json(c, &json);
-    report_markdown(c, &md);
-    report_speed(c, &speed);
-    enum err_code rc = report_html(c, &html, e);
+    static const char *const names[] = {"report.html", "report.md",  "report.csv", "answers.csv",
+                                        "junit.xml",   "speed.json", "report.json"};
+    struct strbuf text[ARRAY_LEN(names)] = {{0}};
+    enum err_code rc = report_html(c, &text[0], e);
+    report_markdown(c, &text[1]);
+    report_csv(c, &text[2]);
+    report_csv_answers(c, &text[3]);
     if (rc == ERR_OK)
-        rc = write_one(dir, "report.html", &html, e);
-    if (rc == ERR_OK)
-        rc = write_one(dir, "report.md", &md, e);
-    if (rc == ERR_OK)
-        rc = write_one(dir, "speed.json", &speed, e);
-    if (rc == ERR_OK)
-        rc = write_one(dir, "report.json", &json, e);
+        rc = report_junit(c, &text[4], e);
+    report_speed(c, &text[5]);
+    report_json(c, &text[6]);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (rc == ERR_OK)
+            rc = write_one(dir, names[i], &text[i], e);
+        strbuf_free(&text[i]);
+    }
     if (rc == ERR_OK)
         rc = write_remedies(c, dir, e);
-    strbuf_free(&html);
-    strbuf_free(&json);
-    strbuf_free(&md);
-    strbuf_free(&speed);
     return rc;
 }
 
@@ -185,17 +221,10 @@ static enum err_code verdict_code(const struct comparison *c, struct err *e)
 static enum err_code say(const struct args *a, const struct comparison *c, struct err *e)
 {
     struct strbuf text = {0};
-    if (a->json) {
+    if (a->json)
         report_json(c, &text);
-    } else {
-        for (size_t i = 0; i + 1 < c->n_variants; i++) {
-            report_sentence(&c->pairs[i], &text);
-            strbuf_putc(&text, '\n');
-            where_sentences(c, &c->pairs[i], &text);
-        }
-        strbuf_printf(&text, "%s/report.html\nverdict: %s\n", a->out,
-                      compare_verdict_name(c->verdict));
-    }
+    else
+        report_summary(c, a->out, &text);
     enum err_code rc = strbuf_ok(&text, e);
     if (rc == ERR_OK)
         fputs(text.data, stdout);
@@ -203,11 +232,12 @@ static enum err_code say(const struct args *a, const struct comparison *c, struc
     return rc == ERR_OK ? verdict_code(c, e) : rc;
 }
 
-static enum err_code run(const struct args *a, const struct opt_list *paths,
+static enum err_code run(struct args *a, const struct opt_list *paths,
                          const struct prompt_defaults *d, const struct cmd_env *env, struct err *e)
 {
     struct io_dir_out *dir = NULL;
     struct comparison *c = NULL;
+    struct strbuf how = {0}, how_self = {0};
     struct watch w = {.open = false};
     struct compare_options o = {.paths = paths->items,
                                 .n_paths = paths->n,
@@ -221,7 +251,8 @@ static enum err_code run(const struct args *a, const struct opt_list *paths,
                                 .no_judge = a->no_judge,
                                 .force_compare = a->force_compare,
                                 .oracle = a->oracle,
-                                .gates = a->gates,
+                                .gates = &a->gates,
+                                .with_speed = a->with_speed,
                                 .where = a->where,
                                 .forced_max = a->forced_max,
                                 .interrupted = env->interrupted,
@@ -233,9 +264,20 @@ static enum err_code run(const struct args *a, const struct opt_list *paths,
     if (rc != ERR_OK)
         return rc;
     o.engine.top_k = PROMPT_TOP_MAX;
-    rc = io_dir_out_open(&dir, a->out, a->force, "report.json", e);
+    /* Two or three models are open at a time, and their pages all get used. */
+    if (!o.engine.kv_tokens && (o.engine.kern.arith == KERN_F32 || !strcmp(a->how.device, "cpu")))
+        o.engine.kv_tokens = MAX2(o.engine.ctx, KV_TOKENS);
+    if (a->gates_file)
+        rc = compare_gates_read(&a->gates, a->gates_file, e);
     if (rc != ERR_OK)
         return rc;
+    put_how(a, false, &how);
+    put_how(a, true, &how_self);
+    o.how = how.data;
+    o.how_self = how_self.data;
+    rc = io_dir_out_open(&dir, a->out, a->force, "report.json", e);
+    if (rc != ERR_OK)
+        goto out;
     o.trace_dir = io_dir_out_path(dir);
     rc = compare_run(&c, &o, e);
     if (w.open)
@@ -250,6 +292,9 @@ static enum err_code run(const struct args *a, const struct opt_list *paths,
         rc = say(a, c, e);
     io_dir_out_abort(dir);
     compare_free(c);
+out:
+    strbuf_free(&how);
+    strbuf_free(&how_self);
     return rc;
 }
 
@@ -304,13 +349,12 @@ static enum err_code run_self(const struct args *a, const struct opt_list *paths
 
 enum err_code cmd_compare(int argc, char **argv, const struct cmd_env *env, struct err *e)
 {
-    struct args a = {.gates = COMPARE_GATES_NONE, .where = -1};
+    struct args a;
     struct opt rows[ROWS];
     struct opt_list paths = {0};
     struct prompt_defaults d = {.chat = false};
     bool help;
-    model_opts_init(&a.how);
-    request_opts_init(&a.ask);
+    init_args(&a);
     fill_rows(&a, rows);
     const struct opt_cmd cmd = {
         "compare",
@@ -340,6 +384,7 @@ enum err_code cmd_compare(int argc, char **argv, const struct cmd_env *env, stru
     if (rc == ERR_OK)
         rc = a.self ? run_self(&a, &paths, &d, env, e) : run(&a, &paths, &d, env, e);
 out:
+    compare_gates_free(&a.gates);
     opt_list_free(&paths);
     request_opts_free(&a.ask, &d);
     return rc;

@@ -13,6 +13,8 @@
 #define FLOOR_RECORDS 20 /* answers on which the noise floor is measured */
 #define JUDGED_LINES  20 /* lines on which a side is held against itself */
 #define JUDGED_BATCH  8  /* least requests of its steps then */
+#define REPEATS       2  /* more runs of these lines */
+#define WAYS_OF_PATHS 11 /* a base run, the repeats, and the ways of batch, chunk and expand */
 
 /* The comparison with what its users do not see. */
 struct whole {
@@ -64,7 +66,11 @@ static void name_variant(struct comparison *c, size_t at)
 
 static bool looks_like_trace(const char *path)
 {
-    return !io_is_dir(path) && (str_ends(path, ".jsonl") || str_ends(path, ".jsonl.gz"));
+    static const char *const tails[] = {".jsonl", ".jsonl.gz", ".trace", ".trace.gz"};
+    for (size_t i = 0; i < ARRAY_LEN(tails); i++)
+        if (str_ends(path, tails[i]))
+            return !io_is_dir(path);
+    return false;
 }
 
 static void weigh(struct variant *v, const struct checkpoint *c)
@@ -89,7 +95,7 @@ static enum err_code run_variant(struct comparison *c, struct variant *v, struct
                                  const struct compare_options *o, struct err *e)
 {
     struct strbuf path = {0};
-    strbuf_printf(&path, "%s/trace-%s.jsonl.gz", o->trace_dir, v->name);
+    strbuf_printf(&path, "%s/trace-%s.trace.gz", o->trace_dir, v->name);
     enum err_code rc = strbuf_ok(&path, e);
     if (rc != ERR_OK)
         return rc;
@@ -104,7 +110,7 @@ static enum err_code run_variant(struct comparison *c, struct variant *v, struct
                               .on_progress = on_requests,
                               .ctx = (void *)(uintptr_t)o};
     if (o->on_phase)
-        o->on_phase(o->ctx, "run", v->name, c->census.n_requests);
+        o->on_phase(o->ctx, "run", v->name, "answers", c->census.n_requests);
     uint64_t start = clock_ns();
     rc = batch_run(m, &b, &c->census, &v->run, e);
     v->run_seconds = (double)(clock_ns() - start) * 1e-9;
@@ -238,7 +244,7 @@ static enum err_code force(struct whole *w, struct pair *p, struct lm *var,
                                .on_progress = o->on_progress,
                                .ctx = o->ctx};
     if (o->on_phase)
-        o->on_phase(o->ctx, "force", p->var->name, p->n_records);
+        o->on_phase(o->ctx, "force", p->var->name, "answers", p->n_records);
     enum err_code rc =
         forced_run(w->ref, var, p->ref->trace, &f, &p->positions, &p->n_positions, e);
     if (rc != ERR_OK)
@@ -286,7 +292,10 @@ static enum err_code measure_floor(struct whole *w, const struct compare_options
     struct comparison *c = &w->c;
     struct engine_options other = o->engine;
     struct trace few = *c->variants[0].trace;
-    struct forced_options f = {.max_per_record = o->forced_max, .interrupted = o->interrupted};
+    struct forced_options f = {.max_per_record = o->forced_max,
+                               .interrupted = o->interrupted,
+                               .on_progress = o->on_progress,
+                               .ctx = o->ctx};
     struct position *positions = NULL;
     struct lm *m;
     size_t n = 0;
@@ -295,7 +304,7 @@ static enum err_code measure_floor(struct whole *w, const struct compare_options
     other.kern.device = "cpu"; /* both arithmetics run there */
     other.kern.arith = was_f32 ? KERN_MMA90 : KERN_F32;
     if (o->on_phase)
-        o->on_phase(o->ctx, "noise floor", c->variants[0].name, few.n);
+        o->on_phase(o->ctx, "noise floor", c->variants[0].name, "answers", few.n);
     enum err_code rc = lm_open(&m, c->variants[0].path, &other, NULL, NULL, e);
     if (rc != ERR_OK)
         return rc;
@@ -388,26 +397,44 @@ static enum err_code take_reference(struct whole *w, const struct compare_option
 /* ---- the verdict --------------------------------------------------------------------------------
  */
 
+struct ways {
+    const struct compare_options *o;
+    uint64_t n; /* begun */
+};
+
+static void on_way(void *ctx, const char *cell, const char *way)
+{
+    struct ways *w = ctx;
+    (void)cell, (void)way;
+    if (w->o->on_progress)
+        w->o->on_progress(w->o->ctx, w->n);
+    w->n++;
+}
+
 /* A side against itself: repeats always, its paths where a pair of it differs. */
 static enum err_code check_side(struct comparison *c, size_t at, bool paths,
                                 const struct compare_options *o, struct err *e)
 {
     struct variant *v = &c->variants[at];
+    struct ways ways = {o, 0};
     struct self_options s = {.path = v->path,
                              .prompts = o->prompts,
                              .max_lines = JUDGED_LINES,
                              .engine = o->engine,
                              .defaults = o->defaults,
                              .special = o->special,
-                             .repeats = 2,
+                             .repeats = REPEATS,
                              .cells = !paths      ? "repeat"
                                       : o->oracle ? "repeat,batch,chunk,graph,expand,oracle"
                                                   : "repeat,batch,chunk,graph,expand",
-                             .interrupted = o->interrupted};
+                             .interrupted = o->interrupted,
+                             .on_cell = on_way,
+                             .ctx = &ways};
     /* The cells need a batch, whatever the runs had. */
     s.engine.batch_seqs = MAX2(s.engine.batch_seqs, JUDGED_BATCH);
     if (o->on_phase)
-        o->on_phase(o->ctx, paths ? "repeats and paths" : "repeats", v->name, 0);
+        o->on_phase(o->ctx, paths ? "repeats and paths" : "repeats", v->name, "ways",
+                    paths ? WAYS_OF_PATHS : REPEATS + 1);
     if (o->before)
         o->before(o->ctx, at);
     enum err_code rc = self_run(&v->checks, &s, e);
@@ -433,52 +460,34 @@ static enum err_code check_sides(struct comparison *c, const struct compare_opti
     return rc;
 }
 
-static bool fails(struct comparison *c, const struct pair *p, const char *what, double value,
-                  double bound, bool at_most)
+/* True when a gate of the pair failed; the first one's words are kept. */
+static bool fails_gates(struct comparison *c, struct pair *p, const struct compare_gates *g)
 {
-    if (isnan(bound))
+    const struct compare_bounds b = compare_gates_for(g, p->var->name);
+    if (!compare_gates_hold(&b, p))
         return false;
-    /* A figure that is not there has not passed. */
-    if (at_most ? value <= bound : value >= bound)
-        return false;
-    if (!c->gate[0])
-        snprintf(c->gate, sizeof c->gate, "%s: %s is %.6g, expected at %s %.6g", p->var->name, what,
-                 value, at_most ? "most" : "least", bound);
+    for (int i = 0; i < p->n_gates && !c->gate[0]; i++)
+        if (!p->gates[i].passed)
+            compare_gates_words(p, &p->gates[i], c->gate, sizeof c->gate);
     return true;
-}
-
-static bool fails_gates(struct comparison *c, const struct pair *p, const struct compare_gates *g)
-{
-    const struct figures none = {.kl = {NAN, NAN, NAN}}, *f = p->forced ? &p->f : &none;
-    double nothing = p->forced ? 0 : (double)NAN;
-    bool failed = fails(c, p, "KL", f->kl.value + nothing, g->max_kl, true);
-    failed |= fails(c, p, "KL 99 %", f->kl_quantile[2].value + nothing, g->max_kl_p99, true);
-    failed |= fails(c, p, "agreement", f->agreement.value + nothing, g->min_agreement, false);
-    failed |= fails(c, p, "agreement where decided", f->agreement_decided.value + nothing,
-                    g->min_decided, false);
-    failed |=
-        fails(c, p, "perplexity ratio", f->var_ppl / f->ref_ppl + nothing, g->max_ppl_ratio, true);
-    failed |= fails(c, p, "exact match", p->exact.value, g->min_exact, false);
-    return failed;
 }
 
 static void conclude(struct comparison *c, const struct compare_options *o)
 {
-    const struct compare_gates *g = &o->gates;
-    const double bounds[] = {g->max_kl,      g->max_kl_p99,    g->min_agreement,
-                             g->min_decided, g->max_ppl_ratio, g->min_exact};
-    for (size_t i = 0; i < ARRAY_LEN(bounds); i++)
-        c->has_gates |= !isnan(bounds[i]);
+    c->has_gates = o->gates && compare_gates_any(o->gates);
     c->verdict = COMPARE_SAME;
     for (size_t i = 0; i + 1 < c->n_variants; i++) {
         struct pair *p = &c->pairs[i];
         enum compare_verdict v = COMPARE_SAME;
         judge_pair(c, p);
+        bool fails = p->verdict != VERDICT_NOT_COMPARABLE && c->has_gates
+                         ? fails_gates(c, p, o->gates)
+                         : !p->same_ids || (c->exact && !p->same_bits);
         if (p->verdict == VERDICT_NONDETERMINISTIC)
             v = COMPARE_NONDETERMINISTIC;
         else if (p->verdict == VERDICT_NOT_COMPARABLE)
             v = COMPARE_NOT_COMPARABLE;
-        else if (c->has_gates ? fails_gates(c, p, g) : !p->same_ids || (c->exact && !p->same_bits))
+        else if (fails)
             v = COMPARE_DIFFER;
         c->verdict = MAX2(c->verdict, v);
     }
@@ -494,7 +503,7 @@ static enum err_code explain(struct whole *w, const struct compare_options *o, s
         if (p->verdict != VERDICT_QUANTIZATION || !p->forced)
             continue;
         if (o->on_phase)
-            o->on_phase(o->ctx, "where it enters", p->var->name, 0);
+            o->on_phase(o->ctx, "where it enters", p->var->name, "runs", 0);
         if (o->before)
             o->before(o->ctx, i + 1);
         rc = where_run(&p->where, c, p, w->ref, o, o->where > 0 ? (size_t)o->where : 1,
@@ -503,6 +512,22 @@ static enum err_code explain(struct whole *w, const struct compare_options *o, s
             o->before(o->ctx, 0);
     }
     return rc;
+}
+
+/* A bound for a variant that is not among those compared would never hold anything. */
+static enum err_code check_gates(const struct comparison *c, const struct compare_gates *g,
+                                 struct err *e)
+{
+    for (size_t i = 0; g && i < g->n_of; i++) {
+        bool found = false;
+        for (size_t k = 1; k < c->n_variants; k++)
+            found |= strcmp(c->variants[k].name, g->of[i].variant) == 0;
+        if (!found)
+            return err_set(e, ERR_INPUT,
+                           "gates: no variant is named '%s', expected the likes of '%s'",
+                           g->of[i].variant, c->variants[1].name);
+    }
+    return ERR_OK;
 }
 
 enum err_code compare_run(struct comparison **out, const struct compare_options *o, struct err *e)
@@ -515,11 +540,14 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
     c->n_variants = o->n_paths;
     c->exact = o->exact;
     c->decided = COMPARE_DECIDED;
+    c->with_speed = o->with_speed;
+    c->how = strdup(o->how ? o->how : "");
+    c->how_self = strdup(o->how_self ? o->how_self : "");
     c->variants = calloc(o->n_paths, sizeof *c->variants);
     c->pairs = calloc(o->n_paths, sizeof *c->pairs);
     enum err_code rc = ERR_OK;
     bool models = false;
-    if (!c->variants || !c->pairs) {
+    if (!c->variants || !c->pairs || !c->how || !c->how_self) {
         rc = err_set(e, ERR_NOMEM, "out of memory");
         goto out;
     }
@@ -529,7 +557,8 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
         models |= !c->variants[i].is_trace;
         name_variant(c, i);
     }
-    if (models && !o->prompts)
+    rc = check_gates(c, o->gates, e);
+    if (rc == ERR_OK && models && !o->prompts)
         rc = err_set(e, ERR_USAGE, "--prompts F is missing: models need prompts, traces do not");
     if (rc == ERR_OK && models)
         rc = census_take(&c->census, o->prompts, e);
@@ -569,6 +598,8 @@ void compare_free(struct comparison *c)
     free(c->variants);
     free(c->pairs);
     free(c->cluster);
+    free(c->how);
+    free(c->how_self);
     lm_close(w->ref);
     free(w);
 }

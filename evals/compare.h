@@ -10,8 +10,9 @@
 
 #include <math.h>
 
-#include "evals/script_census.h"
+#include "evals/compare_gates.h"
 #include "evals/figures.h"
+#include "evals/script_census.h"
 #include "evals/self.h"
 #include "evals/weights.h"
 #include "evals/where.h"
@@ -77,6 +78,8 @@ struct pair {
     size_t n_weights;
     bool whole_weights;  /* every tensor of both is among them */
     struct where *where; /* of the verdict quantization; NULL: not looked for */
+    struct compare_gate_result gates[COMPARE_GATES];
+    int n_gates;
 };
 
 /* The greatest of the pairs'; NONDETERMINISTIC above NOT_COMPARABLE above DIFFER. */
@@ -85,11 +88,6 @@ enum compare_verdict {
     COMPARE_DIFFER,
     COMPARE_NOT_COMPARABLE,
     COMPARE_NONDETERMINISTIC
-};
-
-/* Bounds on a pair's figures; NaN: none. With any, DIFFER is decided by them and not by tokens. */
-struct compare_gates {
-    double max_kl, max_kl_p99, min_agreement, min_decided, max_ppl_ratio, min_exact;
 };
 
 struct comparison {
@@ -107,8 +105,10 @@ struct comparison {
     float decided;       /* margin above which a position is decided */
     bool exact;          /* bits were demanded */
     enum compare_verdict verdict;
-    bool has_gates;
-    char gate[320]; /* the first that failed, in words, or empty */
+    bool has_gates;       /* DIFFER is decided by them then, and not by tokens */
+    char gate[320];       /* the first that failed, in words, or empty */
+    char *how, *how_self; /* for the report: options of the command, and of its --self */
+    bool with_speed;      /* measured times may stand in the page */
 };
 
 struct compare_options {
@@ -122,23 +122,24 @@ struct compare_options {
     bool forced_prompts; /* the prompts too, by role of token */
     bool no_judge;       /* no repeats, no paths: tokens alone */
     bool force_compare;
-    bool oracle; /* of a device: its arithmetic on the CPU too */
-    struct compare_gates gates;
+    bool oracle;                       /* of a device: its arithmetic on the CPU too */
+    const struct compare_gates *gates; /* NULL: none */
+    /* Copied: options as words, " --arith f32 --exact", those of a run and of --self. NULL: none */
+    const char *how, *how_self;
+    bool with_speed;       /* see comparison */
     int64_t where;         /* flips explained, with a remedy; 0: none; -1: the worst by the lens */
     int64_t forced_max;    /* positions of a record that are forced at most; 0: all */
     const char *trace_dir; /* traces of runs made here are written there */
     const volatile int *interrupted;
     lm_on_plan on_plan;
-    void (*on_phase)(void *ctx, const char *what, const char *name, uint64_t total);
+    /* total units ("answers", "ways") follow; a phase may end with fewer */
+    void (*on_phase)(void *ctx, const char *what, const char *name, const char *unit,
+                     uint64_t total);
     void (*on_progress)(void *ctx, uint64_t done);
     void *ctx;
     /* Tests: before the variant's runs (and before the reference's), to plant a fault. */
     void (*before)(void *ctx, size_t variant);
 };
-
-#define COMPARE_GATES_NONE                                                                         \
-    ((struct compare_gates){(double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN,       \
-                            (double)NAN})
 
 MUST_USE enum err_code compare_run(struct comparison **c, const struct compare_options *o,
                                    struct err *e);

@@ -87,6 +87,22 @@ static void value_nll_diff(const struct ratio_of *r, const struct position *p, d
     *weight = p->finite;
 }
 
+static void value_ref_nll(const struct ratio_of *r, const struct position *p, double *value,
+                          double *weight)
+{
+    (void)r;
+    *value = p->ref_nll;
+    *weight = p->finite;
+}
+
+static void value_var_nll(const struct ratio_of *r, const struct position *p, double *value,
+                          double *weight)
+{
+    (void)r;
+    *value = p->var_nll;
+    *weight = p->finite;
+}
+
 static void value_kl_bin(const struct ratio_of *r, const struct position *p, double *value,
                          double *weight)
 {
@@ -200,6 +216,8 @@ enum err_code figures_sum(const struct position *p, size_t n, const int32_t *clu
     sum_ratio(&s, value_top, r, &out->top_shared);
     sum_ratio(&s, value_rank, r, &out->rank);
     sum_ratio(&s, value_nll_diff, r, &out->ppl_log_ratio);
+    sum_ratio(&s, value_ref_nll, r, &out->ref_nll);
+    sum_ratio(&s, value_var_nll, r, &out->var_nll);
     for (int i = 0; i < FIGURES_BINS; i++)
         sum_ratio(&s, value_kl_bin, (struct ratio_of){.bin = i}, &out->kl_bin[i]);
     enum err_code rc = s.rc == ERR_OK ? quantiles(&s, out, e) : s.rc;

@@ -20,6 +20,7 @@ struct figures {
     struct stats_interval rank;                                     /* mean, from 0 */
     struct stats_interval ppl_log_ratio;                            /* ln(var_ppl / ref_ppl) */
     struct stats_interval kl_quantile[FIGURES_QUANTILES], kl_bin[FIGURES_BINS];
+    struct stats_interval ref_nll, var_nll; /* nats a position: ln of the perplexities */
     double kl_max, ref_ppl, var_ppl;
     /* Positions where the best tokens differ: the reference's was the token that stands there, the
      * variant's is, neither is. */

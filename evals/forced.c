@@ -1,14 +1,14 @@
 /* forced.c: both models score the same tokens, in segments of bounded memory.
  *
  * A segment is at most SEGMENT positions of one record: the sequence is cut at its end and scored
- * from its start, by the reference and then by the variant, whose rows are measured as they come
- * against the reference's, kept in one buffer of SEGMENT rows. Pages of the part before are shared,
- * so a segment costs its own tokens.
+ * from its start, by the reference and then by the variant, and row is measured against row, on all
+ * threads. Pages of the part before are shared, so a segment costs its own tokens.
  */
 #include "evals/forced.h"
 
 #include <stdlib.h>
 
+#include "common/par.h"
 #include "infer/runner.h"
 
 #define SEGMENT 64
@@ -21,9 +21,10 @@ struct side {
 struct forcer {
     struct side ref, var;
     int64_t n_vocab;
-    float *rows;     /* [SEGMENT][n_vocab] of the reference */
-    double *scratch; /* 2 n_vocab */
-    bool second;     /* rows are the variant's now */
+    float *rows[2];  /* [SEGMENT][n_vocab] of each side */
+    double *scratch; /* [threads][2 n_vocab] */
+    int threads;
+    bool second; /* rows are the variant's now */
     bool prompts;
     int64_t base; /* position of the segment's first scored token */
     int32_t record, first_index;
@@ -39,18 +40,23 @@ static void on_row(void *user, void *req_user, const struct row_info *row)
     int64_t i = row->pos - f->base;
     if (i < 0 || i >= f->n_rows || !row->logits)
         return;
-    float *mine = f->rows + i * f->n_vocab;
     f->n_got++;
-    if (!f->second) {
-        memcpy(mine, row->logits, (size_t)f->n_vocab * sizeof *mine);
-        return;
-    }
-    measure_position(mine, row->logits, f->n_vocab, f->tokens[row->pos], f->scratch, &f->out[i]);
-    f->out[i].record = f->record;
-    f->out[i].index = f->first_index + (int32_t)i;
-    f->out[i].role = !f->prompts                                                ? ROLE_OF_ANSWER
-                     : tokenizer_is_special(f->ref.m->tok, f->tokens[row->pos]) ? ROLE_OF_TEMPLATE
-                                                                                : ROLE_OF_USER;
+    memcpy(f->rows[f->second] + i * f->n_vocab, row->logits,
+           (size_t)f->n_vocab * sizeof *row->logits);
+}
+
+static void measure_row(void *ctx, int64_t i, int thread)
+{
+    struct forcer *f = ctx;
+    struct position *p = &f->out[i];
+    int32_t token = f->tokens[f->base + i];
+    measure_position(f->rows[0] + i * f->n_vocab, f->rows[1] + i * f->n_vocab, f->n_vocab, token,
+                     f->scratch + 2 * f->n_vocab * thread, p);
+    p->record = f->record;
+    p->index = f->first_index + (int32_t)i;
+    p->role = !f->prompts                                  ? ROLE_OF_ANSWER
+              : tokenizer_is_special(f->ref.m->tok, token) ? ROLE_OF_TEMPLATE
+                                                           : ROLE_OF_USER;
 }
 
 static void on_done(void *user, void *req_user, enum finish_reason why, const char *text,
@@ -106,6 +112,8 @@ static enum err_code force_record(struct forcer *f, const struct trace_record *r
         f->second = true;
         if (rc == ERR_OK)
             rc = score(f, &f->var, e);
+        if (rc == ERR_OK)
+            par_for(f->threads, f->n_rows, measure_row, f);
     }
     free(seq);
     return rc;
@@ -140,7 +148,10 @@ enum err_code forced_run(struct lm *ref, struct lm *var, const struct trace *t,
                          const struct forced_options *o, struct position **positions, size_t *n,
                          struct err *e)
 {
-    struct forcer f = {.n_vocab = engine_hparams(ref->engine)->n_vocab, .prompts = o->prompts};
+    struct forcer f = {.n_vocab = engine_hparams(ref->engine)->n_vocab,
+                       .threads = kern_threads(engine_kern(ref->engine)),
+                       .prompts = o->prompts};
+    size_t row = (size_t)f.n_vocab;
     *n = 0;
     *positions = NULL;
     if (f.n_vocab != engine_hparams(var->engine)->n_vocab)
@@ -149,17 +160,20 @@ enum err_code forced_run(struct lm *ref, struct lm *var, const struct trace *t,
     for (size_t i = 0; i < t->n; i++)
         *n += (size_t)forced_tokens(&t->records[i], o);
     *positions = calloc(*n + 1, sizeof **positions);
-    f.rows = malloc((size_t)SEGMENT * (size_t)f.n_vocab * sizeof *f.rows);
-    f.scratch = malloc(2 * (size_t)f.n_vocab * sizeof *f.scratch);
-    enum err_code rc = *positions && f.rows && f.scratch ? open_side(&f.ref, ref, &f, e)
-                                                         : err_set(e, ERR_NOMEM, "out of memory");
+    f.rows[0] = malloc(SEGMENT * row * sizeof(float));
+    f.rows[1] = malloc(SEGMENT * row * sizeof(float));
+    f.scratch = malloc((size_t)f.threads * 2 * row * sizeof *f.scratch);
+    enum err_code rc = *positions && f.rows[0] && f.rows[1] && f.scratch
+                           ? open_side(&f.ref, ref, &f, e)
+                           : err_set(e, ERR_NOMEM, "out of memory");
     if (rc == ERR_OK)
         rc = open_side(&f.var, var, &f, e);
     if (rc == ERR_OK)
         rc = force_all(&f, t, o, *positions, e);
     runner_free(f.ref.runner);
     runner_free(f.var.runner);
-    free(f.rows);
+    free(f.rows[0]);
+    free(f.rows[1]);
     free(f.scratch);
     return rc;
 }

@@ -152,16 +152,17 @@ static void say_quantization(const struct comparison *c, struct pair *p)
         if (!q->same_ids && isfinite(q->ref_margin) && greater)
             at = i;
     }
-    size_t used = (size_t)snprintf(
-        p->evidence, sizeof p->evidence,
-        "the weights differ (most in %s, relative RMS %.3g), and every path agrees",
-        worst ? worst->name : "?", worst ? worst->relative_rms : NAN);
+    size_t used = 0;
     if (at < p->n_records)
-        snprintf(p->evidence + used, sizeof p->evidence - used,
-                 "; greatest margin overturned %.3g, %s the floor of %.3g",
-                 (double)p->partings[at].ref_margin,
-                 p->partings[at].ref_margin > c->decided ? "above" : "below: undecided, within",
-                 (double)c->decided);
+        used = (size_t)snprintf(
+            p->evidence, sizeof p->evidence,
+            "greatest margin overturned %.3g, %s the floor of %.3g; ",
+            (double)p->partings[at].ref_margin,
+            p->partings[at].ref_margin > c->decided ? "above" : "below: undecided, within",
+            (double)c->decided);
+    snprintf(p->evidence + used, sizeof p->evidence - used,
+             "the weights differ, most in %.200s (relative RMS %.3g), and every path agrees",
+             worst ? worst->name : "?", worst ? worst->relative_rms : (double)NAN);
 }
 
 static void say_unchecked(struct pair *p)
@@ -210,14 +211,18 @@ void judge_pair(const struct comparison *c, struct pair *p)
         p->verdict = VERDICT_PATH;
         say_cell(p, side, "depends on its path");
     } else if (strcmp(p->ref->trace->head.fingerprint, p->var->trace->head.fingerprint) == 0) {
-        /* Whatever decides an answer is equal, but the settings of requests, which traces lack. */
-        bool here = p->ref->checked && p->var->checked;
+        /* Whatever decides an answer is equal, but perhaps the settings of requests. */
+        const char *a = p->ref->trace->head.settings, *b = p->var->trace->head.settings;
+        bool here = p->ref->checked && p->var->checked, known = a[0] && b[0];
         p->verdict = here ? VERDICT_PATH : VERDICT_UNKNOWN;
-        snprintf(
-            p->evidence, sizeof p->evidence,
-            here ? "equal fingerprints, both repeat themselves, and the tokens differ"
-                 : "equal fingerprints, other tokens: the settings of the requests differ, or a "
-                   "run that is not here does not repeat itself");
+        snprintf(p->evidence, sizeof p->evidence, "equal fingerprints, %s",
+                 here     ? "both repeat themselves, and the tokens differ"
+                 : !known ? "other tokens: the settings of the requests differ, or a run that is "
+                            "not here does not repeat itself"
+                 : strcmp(a, b) != 0
+                     ? "other tokens: the settings that requests start from differ"
+                     : "equal settings, other tokens: a run that is not here took another path "
+                       "or does not repeat itself");
     } else if (same_weights(p)) {
         p->verdict = VERDICT_PATH;
         snprintf(p->evidence, sizeof p->evidence,

@@ -1,5 +1,6 @@
-/* report.h: a comparison as JSON, Markdown and one HTML page. Pure text makers: equal comparisons
- * give equal bytes; no clock, no path but base names, no measured time (those go to speed.json).
+/* report.h: a comparison as JSON, Markdown, CSV, JUnit, lines for a terminal and one HTML page.
+ * Pure text makers: equal comparisons give equal bytes; no clock, no path but base names, no
+ * measured time (those go to speed.json).
  */
 #ifndef ASSAY_EVALS_REPORT_H
 #define ASSAY_EVALS_REPORT_H
@@ -11,6 +12,11 @@
 void report_json(const struct comparison *c, struct strbuf *out);     /* docs/formats.md */
 void report_markdown(const struct comparison *c, struct strbuf *out); /* tables for a ticket */
 MUST_USE enum err_code report_html(const struct comparison *c, struct strbuf *out, struct err *e);
+void report_csv(const struct comparison *c, struct strbuf *out);         /* a line a variant */
+void report_csv_answers(const struct comparison *c, struct strbuf *out); /* a line an answer */
+MUST_USE enum err_code report_junit(const struct comparison *c, struct strbuf *out, struct err *e);
+/* At most 25 lines for a terminal; dir: where the report is. */
+void report_summary(const struct comparison *c, const char *dir, struct strbuf *out);
 void report_speed(const struct comparison *c, struct strbuf *out); /* measured: never equal */
 
 /* Shared by the writers. */

@@ -1,44 +1,15 @@
-/* report_html.c: the page. Verdict first, then the variants, the plots, and the answers, worst
- * first, with the token marked where they part.
+/* report_html.c: the page. Verdict and evidence first, then the variants, the gates, the plots,
+ * every figure, each pair with its answers, and how to reproduce it. One function a section.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/html.h"
-#include "common/svg.h"
-#include "evals/report.h"
+#include "common/io.h"
+#include "evals/report_page.h"
 
-#define WORST_SHOWN 5  /* answers in the token view of a pair */
-#define AROUND      48 /* tokens shown before and after a parting */
-#define KL_BINS     32 /* points of the plot along the answer */
-
-static void put_verdict(struct strbuf *b, const struct comparison *c)
-{
-    struct strbuf line = {0};
-    html_heading(b, 2, "verdict", "Verdict");
-    strbuf_printf(&line, "%s, against %s (%s arithmetic, %zu answers).",
-                  c->verdict == COMPARE_SAME
-                      ? c->has_gates ? "All gates hold" : "All variants give the same tokens"
-                  : c->verdict == COMPARE_DIFFER         ? "Variants differ"
-                  : c->verdict == COMPARE_NOT_COMPARABLE ? "NOT COMPARABLE"
-                                                         : "A side does not repeat itself",
-                  c->variants[0].name, c->variants[0].trace->head.arith, c->variants[0].trace->n);
-    html_paragraph(b, line.data ? line.data : "");
-    strbuf_puts(b, "<ul>");
-    for (size_t i = 0; i + 1 < c->n_variants; i++) {
-        strbuf_clear(&line);
-        report_sentence(&c->pairs[i], &line);
-        strbuf_puts(b, "<li>");
-        html_text(b, line.data ? line.data : "");
-        strbuf_puts(b, "</li>");
-    }
-    strbuf_puts(b, "</ul>\n");
-    b->failed |= line.failed;
-    strbuf_free(&line);
-}
-
-static void put_interval(struct strbuf *b, struct stats_interval v, double scale, int digits)
+void report_page_interval(struct strbuf *b, struct stats_interval v, double scale, int digits)
 {
     html_cell_raw_begin(b, "number");
     report_number(b, v.value * scale, digits);
@@ -52,35 +23,94 @@ static void put_interval(struct strbuf *b, struct stats_interval v, double scale
     html_cell_raw_end(b);
 }
 
-static void put_variant_row(struct strbuf *b, const struct variant *v, const struct pair *p)
+void report_page_verdict(struct strbuf *b, enum pair_verdict v)
+{
+    html_cell_raw_begin(b, v == VERDICT_SAME                                  ? "good"
+                           : v == VERDICT_PATH || v >= VERDICT_NOT_COMPARABLE ? "bad"
+                                                                              : "");
+    html_text(b, pair_verdict_name(v));
+    html_cell_raw_end(b);
+}
+
+/* ---- verdict -----------------------------------------------------------------------------------
+ */
+
+static void put_verdict(struct strbuf *b, const struct comparison *c)
 {
     struct strbuf line = {0};
+    html_heading(b, 2, "verdict", "Verdict");
+    strbuf_printf(&line, "%s, against %s (%s arithmetic, %zu answers).",
+                  c->verdict == COMPARE_SAME
+                      ? c->has_gates ? "All gates hold" : "All variants give the same tokens"
+                  : c->verdict == COMPARE_DIFFER && c->has_gates ? "A gate failed"
+                  : c->verdict == COMPARE_DIFFER                 ? "Variants differ"
+                  : c->verdict == COMPARE_NOT_COMPARABLE         ? "NOT COMPARABLE"
+                                                                 : "A side does not repeat itself",
+                  c->variants[0].name, c->variants[0].trace->head.arith, c->variants[0].trace->n);
+    html_paragraph(b, line.data ? line.data : "");
+    strbuf_puts(b, "<ul>");
+    for (size_t i = 0; i + 1 < c->n_variants; i++) {
+        const struct pair *p = &c->pairs[i];
+        strbuf_clear(&line);
+        report_sentence(p, &line);
+        strbuf_puts(b, "<li>");
+        html_text(b, line.data ? line.data : "");
+        if (p->unchecked[0]) {
+            strbuf_puts(b, " <span class=\"muted\">Not checked: ");
+            html_text(b, p->unchecked);
+            strbuf_puts(b, ".</span>");
+        }
+        strbuf_puts(b, "</li>\n");
+    }
+    strbuf_puts(b, "</ul>\n");
+    b->failed |= line.failed;
+    strbuf_free(&line);
+}
+
+/* ---- variants ----------------------------------------------------------------------------------
+ */
+
+static void put_speed(struct strbuf *b, const struct variant *v)
+{
+    html_cell_number(b, v->is_trace ? (double)NAN : (double)v->run.new_tokens / v->run_seconds, 4);
+}
+
+static void put_perplexity(struct strbuf *b, const struct figures *f)
+{
+    const struct stats_interval ppl = {f->var_ppl, exp(f->var_nll.lo), exp(f->var_nll.hi)};
+    const struct stats_interval r = {f->var_ppl / f->ref_ppl, exp(f->ppl_log_ratio.lo),
+                                     exp(f->ppl_log_ratio.hi)};
+    report_page_interval(b, ppl, 1, 5);
+    report_page_interval(b, r, 1, 5);
+}
+
+static void put_variant_row(struct strbuf *b, const struct comparison *c, const struct variant *v,
+                            const struct pair *p)
+{
+    char same[48];
+    bool there = p && p->partings, forced = p && p->forced;
     html_row_begin(b);
     html_cell(b, v->name);
+    if (p)
+        report_page_verdict(b, p->verdict);
+    else
+        html_cell(b, "reference");
     html_cell_number(b, v->is_trace ? NAN : (double)v->bytes * 1e-6, 5);
     html_cell_number(b, v->bits_per_weight, 4);
-    if (!p) {
-        html_cell(b, "reference");
-    } else if (!p->partings) {
-        html_cell(b, "NOT COMPARABLE");
+    if (c->with_speed)
+        put_speed(b, v);
+    snprintf(same, sizeof same, "%zu of %zu", there ? p->n_same : 0, there ? p->n_records : 0);
+    html_cell(b, there ? same : "");
+    if (forced) {
+        report_page_interval(b, p->f.kl, 1, 4);
+        report_page_interval(b, p->f.agreement, 100, 4);
+        report_page_interval(b, p->f.agreement_decided, 100, 4);
+        put_perplexity(b, &p->f);
     } else {
-        strbuf_printf(&line, "%zu of %zu", p->n_same, p->n_records);
-        html_cell(b, line.data ? line.data : "");
-    }
-    if (p && p->forced) {
-        put_interval(b, p->f.kl, 1, 4);
-        put_interval(b, p->f.kl_rev, 1, 4);
-        put_interval(b, p->f.kl_quantile[2], 1, 4);
-        put_interval(b, p->f.agreement, 100, 4);
-        put_interval(b, p->f.agreement_decided, 100, 4);
-        html_cell_number(b, p->f.var_ppl, 5);
-    } else {
-        for (int i = 0; i < 6; i++)
+        for (int i = 0; i < 5; i++)
             html_cell(b, "");
     }
     html_row_end(b);
-    b->failed |= line.failed;
-    strbuf_free(&line);
 }
 
 /* The reference against itself: the same columns, without weights and answers. */
@@ -90,14 +120,12 @@ static void put_floor_row(struct strbuf *b, const struct comparison *c)
     strbuf_printf(&name, "noise floor: the reference in %s", c->floor_path);
     html_row_begin(b);
     html_cell(b, name.data ? name.data : "");
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4 + c->with_speed; i++)
         html_cell(b, "");
-    put_interval(b, c->floor.kl, 1, 4);
-    put_interval(b, c->floor.kl_rev, 1, 4);
-    put_interval(b, c->floor.kl_quantile[2], 1, 4);
-    put_interval(b, c->floor.agreement, 100, 4);
-    put_interval(b, c->floor.agreement_decided, 100, 4);
-    html_cell_number(b, c->floor.var_ppl, 5);
+    report_page_interval(b, c->floor.kl, 1, 4);
+    report_page_interval(b, c->floor.agreement, 100, 4);
+    report_page_interval(b, c->floor.agreement_decided, 100, 4);
+    put_perplexity(b, &c->floor);
     html_row_end(b);
     b->failed |= name.failed;
     strbuf_free(&name);
@@ -105,243 +133,76 @@ static void put_floor_row(struct strbuf *b, const struct comparison *c)
 
 static void put_variants(struct strbuf *b, const struct comparison *c)
 {
-    static const struct html_column columns[] = {
+    static const struct html_column all[] = {
         {"variant", NULL, false},
+        {"verdict", "which of the faults that look alike", false},
         {"MB", "all weights", true},
         {"bits/weight", "over all weights", true},
+        {"tokens/s", "new tokens of the run, measured", true},
         {"same answers", "free-running, token for token", false},
         {"KL", "of the reference against the variant, nats a position; 95 % by prompt", true},
-        {"KL reverse", "of the variant against the reference", true},
-        {"KL 99 %", "quantile over positions", true},
         {"agreement %", "same best token", true},
         {"decided %", "the same, where the reference's margin is above its noise floor", true},
         {"perplexity", "on the reference's own answers", true},
+        {"ratio", "to the reference's perplexity", true},
     };
+    struct html_column columns[ARRAY_LEN(all)];
+    size_t n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        if (c->with_speed || strcmp(all[i].name, "tokens/s") != 0)
+            columns[n++] = all[i];
     html_heading(b, 2, "variants", "Variants");
-    html_table_begin(b, NULL, columns, ARRAY_LEN(columns));
+    html_table_begin(b, NULL, columns, n);
     for (size_t i = 0; i < c->n_variants; i++)
-        put_variant_row(b, &c->variants[i], i ? &c->pairs[i - 1] : NULL);
+        put_variant_row(b, c, &c->variants[i], i ? &c->pairs[i - 1] : NULL);
     if (c->has_floor)
         put_floor_row(b, c);
     html_table_end(b);
 }
 
-/* ---- plots -------------------------------------------------------------------------------------
+/* ---- gates -------------------------------------------------------------------------------------
  */
 
-static enum err_code put_size_plot(struct strbuf *b, const struct comparison *c, struct err *e)
+static void put_value(struct strbuf *b, double v)
 {
-    double *x = calloc(c->n_variants, sizeof *x), *y = calloc(c->n_variants, sizeof *y);
-    const char **labels = calloc(c->n_variants, sizeof *labels);
-    size_t n = 0;
-    if (!x || !y || !labels) {
-        free(x);
-        free(y);
-        free((void *)labels);
-        return err_set(e, ERR_NOMEM, "out of memory");
-    }
-    for (size_t i = 1; i < c->n_variants; i++) {
-        if (!c->pairs[i - 1].forced)
-            continue;
-        x[n] = (double)c->variants[i].bytes * 1e-6;
-        y[n] = c->pairs[i - 1].f.kl.value;
-        labels[n++] = c->variants[i].name;
-    }
-    if (n) {
-        const struct svg_plot plot = {.title = "Size against quality",
-                                      .x_label = "MB of weights",
-                                      .y_label = "mean KL, nats"};
-        const struct svg_series s = {NULL, x, y, n, labels};
-        svg_scatter(b, &plot, &s, 1);
-    }
-    free(x);
-    free(y);
-    free((void *)labels);
-    return ERR_OK;
+    html_cell_raw_begin(b, "number");
+    report_number(b, v, 5);
+    html_cell_raw_end(b);
 }
 
-/* Mean KL in equal ranges of the answer's index, one line per pair. */
-static enum err_code put_kl_plot(struct strbuf *b, const struct comparison *c, struct err *e)
+static void put_gate_row(struct strbuf *b, const struct pair *p,
+                         const struct compare_gate_result *r)
 {
-    size_t n_pairs = c->n_variants - 1, used = 0;
-    int32_t last = 0;
-    double *x = calloc(n_pairs * KL_BINS, sizeof *x), *y = calloc(n_pairs * KL_BINS, sizeof *y);
-    struct svg_series *s = calloc(n_pairs, sizeof *s);
-    if (!x || !y || !s) {
-        free(x);
-        free(y);
-        free(s);
-        return err_set(e, ERR_NOMEM, "out of memory");
-    }
-    for (size_t i = 0; i < n_pairs; i++)
-        for (size_t k = 0; k < c->pairs[i].n_positions; k++)
-            last = MAX2(last, c->pairs[i].positions[k].index);
-    double width = (double)(last + 1) / KL_BINS;
-    for (size_t i = 0; i < n_pairs; i++) {
-        const struct pair *p = &c->pairs[i];
-        double weight[KL_BINS] = {0}, *px = x + i * KL_BINS, *py = y + i * KL_BINS;
-        if (!p->forced)
-            continue;
-        for (size_t k = 0; k < p->n_positions; k++) {
-            int bin = (int)((double)p->positions[k].index / width);
-            py[bin] += p->positions[k].kl;
-            weight[bin] += p->positions[k].finite;
-        }
-        for (int k = 0; k < KL_BINS; k++) {
-            px[k] = (k + 0.5) * width;
-            py[k] /= weight[k]; /* NaN where there is none: a gap */
-        }
-        s[used++] = (struct svg_series){p->var->name, px, py, KL_BINS, NULL};
-    }
-    if (used) {
-        const struct svg_plot plot = {.title = "KL along the answer",
-                                      .x_label = "token of the answer",
-                                      .y_label = "mean KL, nats"};
-        svg_lines(b, &plot, s, used);
-    }
-    free(x);
-    free(y);
-    free(s);
-    return ERR_OK;
+    const struct compare_gate_kind *k = &compare_gate_kinds[r->gate];
+    html_row_begin(b);
+    html_cell(b, p->var->name);
+    html_cell(b, k->figure);
+    put_value(b, r->value);
+    html_cell(b, k->at_most ? "at most" : "at least");
+    put_value(b, r->bound);
+    html_cell_raw_begin(b, r->passed ? "good" : "bad");
+    html_text(b, r->passed ? "holds" : "failed");
+    html_cell_raw_end(b);
+    html_row_end(b);
 }
 
-static enum err_code put_flip_plot(struct strbuf *b, const struct pair *p, struct err *e)
-{
-    uint64_t counts[20];
-    char title[192];
-    double *margin = calloc(p->n_positions + 1, sizeof *margin);
-    size_t n = 0;
-    if (!margin)
-        return err_set(e, ERR_NOMEM, "out of memory");
-    for (size_t i = 0; i < p->n_positions; i++)
-        if (p->positions[i].ref_best != p->positions[i].var_best)
-            margin[n++] = fmin((double)p->positions[i].ref_margin, 5);
-    stats_histogram(margin, n, 0, 5, counts, ARRAY_LEN(counts));
-    snprintf(title, sizeof title, "%s: margins of %zu flips (5 and more in the last bar)",
-             p->var->name, n);
-    const struct svg_plot plot = {
-        .title = title, .x_label = "margin of the reference, logits", .y_label = "positions"};
-    svg_histogram(b, &plot, 0, 5, counts, ARRAY_LEN(counts));
-    free(margin);
-    return ERR_OK;
-}
-
-/* ---- answers -----------------------------------------------------------------------------------
- */
-
-static double record_kl(const struct pair *p, size_t record)
-{
-    double sum = 0, n = 0;
-    for (size_t i = 0; i < p->n_positions; i++) {
-        if ((size_t)p->positions[i].record != record)
-            continue;
-        sum += p->positions[i].kl;
-        n += p->positions[i].finite;
-    }
-    return sum / n;
-}
-
-static void put_prompts(struct strbuf *b, const struct pair *p, const size_t *order)
+static void put_gates(struct strbuf *b, const struct comparison *c)
 {
     static const struct html_column columns[] = {
-        {"answer", NULL, false},
-        {"tokens", "of the reference", true},
-        {"tokens, variant", NULL, true},
-        {"common", "equal tokens at the start", true},
-        {"margin, reference", "logits, where they part", true},
-        {"margin, variant", "logits, where they part", true},
-        {"mean KL", "forced along the reference", true},
-    };
+        {"variant", NULL, false},  {"figure", NULL, false}, {"value", NULL, true},
+        {"expected", NULL, false}, {"bound", NULL, true},   {"gate", NULL, false}};
+    if (!c->has_gates)
+        return;
+    html_heading(b, 2, "gates", "Gates");
     html_table_begin(b, NULL, columns, ARRAY_LEN(columns));
-    for (size_t i = 0; i < p->n_records; i++) {
-        size_t at = order[i];
-        const struct parting *q = &p->partings[at];
-        const struct trace_record *r = &p->ref->trace->records[at];
-        char name[160];
-        snprintf(name, sizeof name, r->turn ? "%.128s, turn %d" : "%.128s", r->custom_id, r->turn);
-        html_row_begin(b);
-        html_cell(b, name);
-        html_cell_int(b, (int64_t)r->n);
-        html_cell_int(b, (int64_t)p->var->trace->records[at].n);
-        html_cell_int(b, q->common);
-        html_cell_number(b, (double)q->ref_margin, 4);
-        html_cell_number(b, (double)q->var_margin, 4);
-        html_cell_number(b, p->forced ? record_kl(p, at) : NAN, 4);
-        html_row_end(b);
-    }
+    for (size_t i = 0; i + 1 < c->n_variants; i++)
+        for (int k = 0; k < c->pairs[i].n_gates; k++)
+            put_gate_row(b, &c->pairs[i], &c->pairs[i].gates[k]);
     html_table_end(b);
 }
 
-static void put_piece(struct strbuf *b, const struct tokenizer *t, int32_t id)
-{
-    struct strbuf piece = {0};
-    if (t && tokenizer_piece(t, id, &piece, NULL) == ERR_OK)
-        html_escape(b, piece.data ? piece.data : "", piece.len);
-    else
-        strbuf_printf(b, " [%d]", id);
-    b->failed |= piece.failed;
-    strbuf_free(&piece);
-}
-
-/* Tokens around the parting, the first other one marked. */
-static void put_tokens(struct strbuf *b, const struct tokenizer *t, const char *who,
-                       const struct trace_record *r, int64_t common)
-{
-    int64_t from = MAX2(common - AROUND, 0), to = MIN2(common + AROUND, (int64_t)r->n);
-    strbuf_puts(b, "<p><b>");
-    html_text(b, who);
-    strbuf_puts(b, "</b></p>\n<pre style=\"white-space:pre-wrap\">");
-    if (from > 0)
-        strbuf_puts(b, "... ");
-    for (int64_t i = from; i < to; i++) {
-        if (i == common)
-            strbuf_puts(b, "<mark>");
-        put_piece(b, t, r->tok[i].id);
-        if (i == common)
-            strbuf_puts(b, "</mark>");
-    }
-    strbuf_puts(b, to < (int64_t)r->n ? " ..." : "");
-    if (common >= (int64_t)r->n)
-        strbuf_printf(b, "<mark>[end: %s]</mark>", r->finish);
-    strbuf_puts(b, "</pre>\n");
-}
-
-static void put_tops(struct strbuf *b, const struct tokenizer *t, const char *who,
-                     const struct trace_record *r, int64_t at)
-{
-    if (at >= (int64_t)r->n || r->tok[at].n_top == 0)
-        return;
-    strbuf_puts(b, "<p>");
-    html_text(b, who);
-    strbuf_puts(b, ":");
-    for (int k = 0; k < r->tok[at].n_top; k++) {
-        strbuf_puts(b, " <code>");
-        put_piece(b, t, r->tok[at].top_id[k]);
-        strbuf_puts(b, "</code> ");
-        report_number(b, exp((double)r->tok[at].top_logprob[k]) * 100, 3);
-        strbuf_puts(b, " %");
-    }
-    strbuf_puts(b, "</p>\n");
-}
-
-static void put_view(struct strbuf *b, const struct comparison *c, const struct pair *p, size_t at)
-{
-    const struct tokenizer *t = compare_tokenizer(c);
-    const struct trace_record *x = &p->ref->trace->records[at], *y = &p->var->trace->records[at];
-    const struct parting *q = &p->partings[at];
-    struct strbuf line = {0};
-    strbuf_printf(&line, "%s: %s, parting at token %lld", p->var->name, x->custom_id,
-                  (long long)q->common);
-    html_fold_begin(b, line.data ? line.data : "");
-    put_tokens(b, t, p->ref->name, x, q->common);
-    put_tokens(b, t, p->var->name, y, q->common);
-    html_paragraph(b, "Best tokens at the parting:");
-    put_tops(b, t, p->ref->name, x, q->common);
-    put_tops(b, t, p->var->name, y, q->common);
-    html_fold_end(b);
-    b->failed |= line.failed;
-    strbuf_free(&line);
-}
+/* ---- pairs -------------------------------------------------------------------------------------
+ */
 
 static enum err_code put_pair(struct strbuf *b, const struct comparison *c, const struct pair *p,
                               struct err *e)
@@ -352,18 +213,17 @@ static enum err_code put_pair(struct strbuf *b, const struct comparison *c, cons
         html_paragraph(b, p->not_comparable);
         return ERR_OK;
     }
-    size_t *order = report_worst(p);
-    if (!order)
-        return err_set(e, ERR_NOMEM, "out of memory");
-    enum err_code rc = p->forced ? put_flip_plot(b, p, e) : ERR_OK;
+    enum err_code rc = p->forced ? report_plots_margins(b, p, e) : ERR_OK;
     where_html(c, p, b);
-    html_heading(b, 3, NULL, "Answers, worst first");
-    put_prompts(b, p, order);
-    for (size_t i = 0; i < p->n_records && i < WORST_SHOWN; i++)
-        if (!p->partings[order[i]].same_ids)
-            put_view(b, c, p, order[i]);
-    free(order);
+    if (rc == ERR_OK)
+        rc = report_answers(b, c, p, e);
     return rc;
+}
+
+static void put_arith(struct strbuf *b, const struct comparison *c)
+{
+    if (c->arith[0])
+        strbuf_printf(b, " --arith %s", c->arith);
 }
 
 static void put_reproduce(struct strbuf *b, const struct comparison *c)
@@ -372,10 +232,23 @@ static void put_reproduce(struct strbuf *b, const struct comparison *c)
     strbuf_puts(b, "<pre>assay compare");
     for (size_t i = 0; i < c->n_variants; i++) {
         strbuf_putc(b, ' ');
-        html_text(b, c->variants[i].name);
+        html_text(b, io_base(c->variants[i].path));
     }
-    strbuf_printf(b, " --arith %s --prompts PROMPTS -o report</pre>\n", c->arith);
-    strbuf_printf(b, "<p>Prompt file SHA-256 %s, tokenizer %s, template %s. assay %s.</p>\n",
+    put_arith(b, c);
+    html_text(b, c->how);
+    strbuf_puts(b, " -o report\n");
+    for (size_t i = 0; i < c->n_variants; i++) {
+        if (c->variants[i].is_trace)
+            continue;
+        strbuf_puts(b, "assay compare ");
+        html_text(b, io_base(c->variants[i].path));
+        strbuf_puts(b, " --self");
+        put_arith(b, c);
+        html_text(b, c->how_self);
+        strbuf_putc(b, '\n');
+    }
+    strbuf_printf(b,
+                  "</pre>\n<p>Prompt file SHA-256 %s, tokenizer %s, template %s. assay %s.</p>\n",
                   c->variants[0].trace->head.prompts, c->variants[0].trace->head.tokenizer,
                   c->variants[0].trace->head.chat_template, ASSAY_VERSION);
 }
@@ -388,12 +261,15 @@ enum err_code report_html(const struct comparison *c, struct strbuf *out, struct
     html_page_begin(out, title);
     put_verdict(out, c);
     put_variants(out, c);
-    enum err_code rc = put_size_plot(out, c, e);
+    put_gates(out, c);
+    enum err_code rc = report_plots_size(out, c, e);
     if (rc == ERR_OK)
-        rc = put_kl_plot(out, c, e);
+        rc = report_plots_kl(out, c, e);
+    report_figures_table(out, c);
     for (size_t i = 0; i + 1 < c->n_variants && rc == ERR_OK; i++)
         rc = put_pair(out, c, &c->pairs[i], e);
     put_reproduce(out, c);
+    html_sort_script(out);
     html_page_end(out);
     return rc == ERR_OK ? strbuf_ok(out, e) : rc;
 }

@@ -137,6 +137,8 @@ static void put_figures(struct strbuf *out, const struct figures *f)
                   f->flips_gained, f->flips_moved);
     put_figure(out, "ref_perplexity", f->ref_ppl);
     put_figure(out, "var_perplexity", f->var_ppl);
+    put_interval(out, "ref_log_perplexity", f->ref_nll);
+    put_interval(out, "var_log_perplexity", f->var_nll);
     put_interval(out, "log_perplexity_ratio", f->ppl_log_ratio);
     strbuf_puts(out, ",\"kl_by_position\":[");
     for (int i = 0; i < FIGURES_BINS; i++) {
@@ -219,6 +221,19 @@ static void put_parting(struct strbuf *out, const struct pair *p, size_t i, size
     strbuf_putc(out, '}');
 }
 
+static void put_gates(struct strbuf *out, const struct pair *p)
+{
+    for (int i = 0; i < p->n_gates; i++) {
+        const struct compare_gate_result *r = &p->gates[i];
+        strbuf_printf(out, "%s{\"gate\":\"%s\"", i ? "," : ",\"gates\":[",
+                      compare_gate_kinds[r->gate].option);
+        put_figure(out, "value", r->value);
+        put_figure(out, "bound", r->bound);
+        strbuf_printf(out, ",\"passed\":%s}%s", r->passed ? "true" : "false",
+                      i + 1 == p->n_gates ? "]" : "");
+    }
+}
+
 static void put_pair(struct strbuf *out, const struct comparison *c, const struct pair *p)
 {
     strbuf_puts(out, "{\"variant\":");
@@ -228,6 +243,7 @@ static void put_pair(struct strbuf *out, const struct comparison *c, const struc
     put_string(out, "unchecked", p->unchecked);
     if (p->not_comparable[0])
         put_string(out, "not_comparable", p->not_comparable);
+    put_gates(out, p);
     if (!p->partings) {
         strbuf_putc(out, '}');
         return;

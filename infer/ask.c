@@ -39,9 +39,9 @@ enum err_code ask_tokens(const struct lm *m, const struct prompt_request *r, jso
     return rc == ERR_OK ? check_ids(m, out, e) : rc;
 }
 
-enum err_code ask_submit(const struct lm *m, struct runner *runner, const struct prompt_request *r,
-                         const struct token_list *prompt, int top_k, bool score, void *user,
-                         struct err *e)
+static enum err_code submit(const struct lm *m, struct runner *runner,
+                            const struct prompt_request *r, const struct token_list *prompt,
+                            int top_k, bool score, bool rows, void *user, struct err *e)
 {
     const struct prompt_settings *s = &r->set;
     const struct hparams *hp = engine_hparams(m->engine);
@@ -62,7 +62,22 @@ enum err_code ask_submit(const struct lm *m, struct runner *runner, const struct
                         .stop = s->stop,
                         .n_stop = s->n_stop,
                         .top_k = MAX2(top_k, s->logprobs ? (int)s->top_logprobs : 0),
+                        .want_logits = rows,
                         .score_from = score ? 0 : -1};
     sha256_of(r->custom_id, strlen(r->custom_id), q.stream_key);
     return runner_submit(runner, &q, user, e);
+}
+
+enum err_code ask_submit(const struct lm *m, struct runner *runner, const struct prompt_request *r,
+                         const struct token_list *prompt, int top_k, bool score, void *user,
+                         struct err *e)
+{
+    return submit(m, runner, r, prompt, top_k, score, false, user, e);
+}
+
+enum err_code ask_submit_rows(const struct lm *m, struct runner *runner,
+                              const struct prompt_request *r, const struct token_list *prompt,
+                              int top_k, void *user, struct err *e)
+{
+    return submit(m, runner, r, prompt, top_k, false, true, user, e);
 }

@@ -17,5 +17,10 @@ MUST_USE enum err_code ask_tokens(const struct lm *m, const struct prompt_reques
 MUST_USE enum err_code ask_submit(const struct lm *m, struct runner *runner,
                                   const struct prompt_request *r, const struct token_list *prompt,
                                   int top_k, bool score, void *user, struct err *e);
+/* The same; callbacks get whole rows of logits. */
+MUST_USE enum err_code ask_submit_rows(const struct lm *m, struct runner *runner,
+                                       const struct prompt_request *r,
+                                       const struct token_list *prompt, int top_k, void *user,
+                                       struct err *e);
 
 #endif

@@ -296,6 +296,11 @@ static enum err_code open_trace(struct batch *b, struct err *e)
     memcpy(h.tokenizer, m->tokenizer_sha, sizeof h.tokenizer);
     memcpy(h.chat_template, m->template_sha, sizeof h.chat_template);
     memcpy(h.prompts, b->census->sha256, sizeof h.prompts);
+    snprintf(h.build, sizeof h.build, "assay %s", ASSAY_VERSION);
+    h.n_vocab = engine_hparams(m->engine)->n_vocab;
+    enum err_code rc = batch_identity_settings(o, h.settings, e);
+    if (rc != ERR_OK)
+        return rc;
     return trace_writer_open(&b->trace, o->trace, &h, o->force, e);
 }
 

@@ -26,7 +26,9 @@ struct batch_options {
     int chunk;
     const char *trace; /* file, or NULL */
     enum trace_level trace_level;
-    int trace_top;                   /* top k of each token in the trace */
+    int trace_top;             /* top k of each token in the trace */
+    const int64_t *trace_full; /* tokens of each answer whose logits are kept in full */
+    size_t n_trace_full;
     const volatile int *interrupted; /* or NULL */
     void (*on_progress)(void *ctx, uint64_t requests_done, uint64_t tokens);
     void *ctx;

@@ -1,6 +1,7 @@
 /* batch_identity.c: the identity of a batch. Owns the names of its fields. */
 #include "infer/batch_identity.h"
 
+#include "common/hash.h"
 #include "common/io.h"
 
 /* Takes the text; *ok is false from the first failure on. */
@@ -84,4 +85,24 @@ json_t *batch_identity(const struct lm *m, const struct batch_options *o)
         return NULL;
     }
     return id;
+}
+
+enum err_code batch_identity_settings(const struct batch_options *o, char hex[65], struct err *e)
+{
+    json_t *id = json_object();
+    bool ok = id != NULL;
+    struct strbuf b = {0};
+    uint8_t digest[32];
+    set_int(id, &ok, "special", o->special);
+    set_defaults(id, &ok, &o->defaults);
+    json_put(&b, id, JSON_SORT_KEYS);
+    json_decref(id);
+    if (!ok || b.failed) {
+        strbuf_free(&b);
+        return err_set(e, ERR_NOMEM, "out of memory");
+    }
+    sha256_of(b.data, b.len, digest);
+    sha256_hex(digest, hex);
+    strbuf_free(&b);
+    return ERR_OK;
 }

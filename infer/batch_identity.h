@@ -8,5 +8,8 @@
 /* An object of strings: build, model, arith, tokenizer, template, each setting, weights; runs whose
  * objects are equal answer a line with the same bytes. NULL: out of memory. */
 json_t *batch_identity(const struct lm *m, const struct batch_options *o);
+/* SHA-256 hex of the settings alone, for traces. */
+MUST_USE enum err_code batch_identity_settings(const struct batch_options *o, char hex[65],
+                                               struct err *e);
 
 #endif

@@ -35,6 +35,14 @@ void batch_job_free(struct batch_job *j)
 /* ---- callbacks --------------------------------------------------------------------------------
  */
 
+static bool wants_row(const struct batch_options *o, size_t token)
+{
+    for (size_t i = 0; i < o->n_trace_full; i++)
+        if (o->trace_full[i] == (int64_t)token)
+            return true;
+    return false;
+}
+
 static void on_token(void *user, void *req_user, const struct row_info *row, const char *text,
                      size_t len)
 {
@@ -42,6 +50,9 @@ static void on_token(void *user, void *req_user, const struct row_info *row, con
     struct batch_job *j = req_user;
     struct answer *a = &j->answers[j->turn];
     if (!answer_push(a, row))
+        a->text.failed = true;
+    else if (row->logits && wants_row(w->o, a->n - 1) &&
+             !answer_keep_row(a, row->logits, engine_hparams(w->m->engine)->n_vocab))
         a->text.failed = true;
     strbuf_append(&a->text, text, len);
     w->new_tokens++;
@@ -129,8 +140,11 @@ enum err_code batch_job_start(struct batch_work *w, struct batch_job *j, struct 
         if (j->traces && !batch_trace_prompt(&j->traces[j->turn], &j->prompt))
             return err_set(e, ERR_NOMEM, "out of memory");
         j->state = BATCH_JOB_RUNNING;
-        rc = ask_submit(w->m, w->runner, j->req, &j->prompt, w->tracing ? w->o->trace_top : 0,
-                        w->o->score, j, &why);
+        int top = w->tracing ? w->o->trace_top : 0;
+        if (w->tracing && w->o->n_trace_full)
+            rc = ask_submit_rows(w->m, w->runner, j->req, &j->prompt, top, j, &why);
+        else
+            rc = ask_submit(w->m, w->runner, j->req, &j->prompt, top, w->o->score, j, &why);
     }
     if (rc == ERR_OK)
         return ERR_OK;

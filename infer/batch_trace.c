@@ -80,6 +80,8 @@ enum err_code batch_trace_write(const struct batch_trace *t, struct trace_writer
         to->id = from->id;
         to->logprob = from->logprob;
         to->margin = from->margin;
+        to->lse = from->lse;
+        to->full = from->full; /* borrowed */
         to->hash = from->hash;
         to->n_top = MIN2(from->n_top, top);
         memcpy(to->top_id, from->top_id, sizeof to->top_id);

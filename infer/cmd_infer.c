@@ -12,7 +12,7 @@
 #include "infer/score.h"
 
 struct args {
-    const char *model, *batch, *prompt, *out, *text, *trace;
+    const char *model, *batch, *prompt, *out, *text, *trace, *trace_full;
     bool score, llama_windows, resume, retry_failed, force, json, plan, no_prefix;
     int64_t ctx, stride, chunk, trace_top, max_failures;
     double grace;
@@ -21,9 +21,11 @@ struct args {
     struct request_opts ask;
 };
 
+#define FULL_MAX 64 /* rows of an answer in full */
+
 static const char *const levels[] = {"tokens", "layers", NULL};
 
-#define ROWS (27 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
+#define ROWS (28 + MODEL_OPTS_ROWS + REQUEST_OPTS_ROWS)
 
 static void fill_rows(struct args *a, struct opt *rows)
 {
@@ -63,6 +65,8 @@ static void fill_rows(struct args *a, struct opt *rows)
          "tokens (default) or layers: a hash of every operation's output"},
         {OPT_INT, 0, "trace-top", &a->trace_top, 0, TRACE_TOP_MAX, NULL, "K",
          "best tokens of each row in the trace (default 5)"},
+        {OPT_STRING, 0, "trace-full", &a->trace_full, 0, 0, NULL, "I,J",
+         "tokens of each answer, from 0, whose logits are in the trace in full, as f16"},
         {OPT_INT, 0, "chunk", &a->chunk, 1, 1 << 20, NULL, "N",
          "most prompt tokens of a sequence in a step; the bits are the same"},
         {OPT_FLAG, 0, "no-prefix", &a->no_prefix, 0, 0, NULL, NULL,
@@ -177,11 +181,29 @@ static enum err_code print_batch(const struct batch_result *r, double seconds, s
                           e);
 }
 
+/* "0,7,31" */
+static enum err_code read_list(const char *text, int64_t *list, size_t *n, struct err *e)
+{
+    for (const char *at = text; at;) {
+        const char *comma = strchr(at, ',');
+        size_t len = comma ? (size_t)(comma - at) : strlen(at);
+        char word[24] = "";
+        memcpy(word, at, MIN2(len, sizeof word - 1));
+        if (*n == FULL_MAX || len >= sizeof word || !str_to_i64(word, 0, INT32_MAX, &list[*n]))
+            return err_set(e, ERR_USAGE, "--trace-full %s: expected at most %d token numbers", text,
+                           FULL_MAX);
+        ++*n;
+        at = comma ? comma + 1 : NULL;
+    }
+    return ERR_OK;
+}
+
 static enum err_code run_batch(const struct args *a, const struct engine_options *eo,
                                const struct prompt_defaults *d, const struct cmd_env *env,
                                struct err *e)
 {
     struct batch_result res;
+    int64_t full[FULL_MAX];
     struct watch w = {.requests = 0, .res = &res};
     struct batch_options o = {.prompts = a->batch,
                               .out = a->out,
@@ -198,6 +220,7 @@ static enum err_code run_batch(const struct args *a, const struct engine_options
                               .trace = a->trace,
                               .trace_level = (enum trace_level)a->trace_level,
                               .trace_top = (int)a->trace_top,
+                              .trace_full = full,
                               .interrupted = env->interrupted,
                               .on_progress = on_progress,
                               .ctx = &w};
@@ -205,7 +228,10 @@ static enum err_code run_batch(const struct args *a, const struct engine_options
     struct lm *m;
     if (!a->out)
         return err_set(e, ERR_USAGE, "--batch needs -o OUT");
-    enum err_code rc = batch_check(&o, &census, e);
+    enum err_code rc = read_list(a->trace_full, full, &o.n_trace_full, e);
+    if (rc != ERR_OK)
+        return rc;
+    rc = batch_check(&o, &census, e);
     if (rc == ERR_OK)
         rc = lm_open(&m, a->model, eo, print_plan, NULL, e);
     if (rc != ERR_OK) {
@@ -387,6 +413,8 @@ static enum err_code check_args(const struct args *a, struct err *e)
         return err_set(e, ERR_USAGE,
                        "--trace does not go with --resume: a trace is of a whole "
                        "run");
+    if (a->trace_full && !a->trace)
+        return err_set(e, ERR_USAGE, "--trace-full goes with --trace");
     if (a->score && a->trace)
         return err_set(e, ERR_USAGE, "--trace does not go with --score");
     return ERR_OK;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "ckpt/dtype.h"
 #include "common/hash.h"
 
 bool answer_push(struct answer *a, const struct row_info *row)
@@ -19,6 +20,7 @@ bool answer_push(struct answer *a, const struct row_info *row)
     *t = (struct answer_token){.id = row->id,
                                .logprob = row->logprob,
                                .margin = row->margin,
+                               .lse = row->lse,
                                .hash = row->hash,
                                .n_top = MIN2(row->n_top, PROMPT_TOP_MAX)};
     for (int i = 0; i < t->n_top; i++) {
@@ -28,9 +30,20 @@ bool answer_push(struct answer *a, const struct row_info *row)
     return true;
 }
 
+bool answer_keep_row(struct answer *a, const float *logits, int64_t n_vocab)
+{
+    uint16_t *full = malloc((size_t)n_vocab * sizeof *full);
+    for (int64_t i = 0; full && i < n_vocab; i++)
+        full[i] = f16_from_f32(logits[i]);
+    a->tok[a->n - 1].full = full;
+    return full != NULL;
+}
+
 void answer_reset(struct answer *a)
 {
     strbuf_free(&a->text);
+    for (size_t i = 0; i < a->n; i++)
+        free(a->tok[i].full);
     free(a->tok);
     *a = (struct answer){.n = 0};
 }

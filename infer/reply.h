@@ -12,11 +12,12 @@
 
 struct answer_token {
     int32_t id;
-    float logprob, margin;
+    float logprob, margin, lse;
     uint64_t hash;
     int n_top;
     int32_t top_id[PROMPT_TOP_MAX];
     float top_logprob[PROMPT_TOP_MAX];
+    uint16_t *full; /* heap: the row's logits in f16, or NULL */
 };
 
 /* One turn's answer. Owns its arrays; answer_reset frees. */
@@ -28,6 +29,8 @@ struct answer {
     enum finish_reason why;
 };
 MUST_USE bool answer_push(struct answer *a, const struct row_info *row);
+/* Keeps the whole row of the token last pushed. */
+MUST_USE bool answer_keep_row(struct answer *a, const float *logits, int64_t n_vocab);
 void answer_reset(struct answer *a);
 const char *finish_name(enum finish_reason why); /* "stop", "length" */
 

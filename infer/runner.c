@@ -288,6 +288,7 @@ static void describe_row(struct runner *r, const struct run_seq *s, const struct
     *info = (struct row_info){.pos = pos, .id = id, .best = row->top_id[0], .hash = row->hash};
     info->logprob = (row->logits ? row->logits[id] : row->top[0]) - row->lse;
     info->margin = row->top[0] - row->top[1];
+    info->lse = row->lse;
     info->n_top = s->top_k;
     info->top_id = row->top_id;
     for (int i = 0; i < s->top_k; i++)

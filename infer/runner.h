@@ -38,6 +38,7 @@ struct row_info {
     int32_t id;    /* that token */
     float logprob; /* of id, natural log, from the raw logits */
     float margin;  /* best minus second logit, raw */
+    float lse;     /* log-sum-exp of the row */
     int32_t best;  /* raw argmax */
     uint64_t hash;
     int n_top;

@@ -6,11 +6,17 @@
  */
 #include "kernels/cuda/cuda_private.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
+#include "common/log.h"
+
+#define RACE_NS 50000
+
 static enum kern_fault planted;
-static _Atomic int n_open;       /* kerns that are open */
-static _Atomic uint32_t n_races; /* products since the start, for KERN_FAULT_RACE */
+static _Atomic int n_open;            /* kerns that are open */
+static _Atomic uint32_t n_arrived[2]; /* threads of even and odd number, for KERN_FAULT_THREADS */
+static _Atomic uint32_t n_races;      /* products since the start, for KERN_FAULT_RACE */
 
 void kern_plant(enum kern_fault f)
 {
@@ -22,11 +28,24 @@ enum kern_fault kern_planted(void)
     return planted;
 }
 
-bool kern_planted_order(void)
+/* A thread waits for another one to arrive, though not for long, and takes the parity of how often
+ * it looked: only their timing decides. */
+static bool race_of_threads(int thread)
+{
+    uint32_t mine = atomic_fetch_add(&n_arrived[thread & 1], 1) + 1, looked = 0;
+    uint64_t end = clock_ns() + RACE_NS;
+    while ((int32_t)(atomic_load(&n_arrived[~thread & 1]) - mine) < 0 && clock_ns() < end)
+        looked++;
+    return looked & 1;
+}
+
+bool kern_planted_order(int thread, int64_t k)
 {
     /* A hash, so that no number of products makes two runs alike. */
     if (planted == KERN_FAULT_RACE)
         return ((n_races++ * 2654435761u) >> 31) != 0;
+    if (planted == KERN_FAULT_THREADS)
+        return k > 256 && race_of_threads(thread); /* no product of one chunk has an order */
     return planted == KERN_FAULT_COMPANY && n_open > 1;
 }
 

@@ -124,6 +124,7 @@ enum kern_fault {
     KERN_FAULT_NEIGHBOUR,   /* a row takes up zero times the row before it */
     KERN_FAULT_THREAD_ORDER, /* threads other than the first add chunk sums descending */
     KERN_FAULT_RACE,         /* the order of chunk sums changes from product to product */
+    KERN_FAULT_THREADS,      /* the order of chunk sums is a race between threads */
     KERN_FAULT_COMPANY,      /* chunk sums added descending while another kern is open */
     KERN_FAULT_SEQ_EDGE,     /* splits begin a tile early but for a step's first sequence */
     KERN_FAULT_STALE,        /* the gate adds zero times what its output held before */
@@ -133,7 +134,7 @@ enum kern_fault {
 };
 void kern_plant(enum kern_fault f);
 enum kern_fault kern_planted(void);
-/* What RACE and COMPANY say of this product; other faults say no. */
-bool kern_planted_order(void);
+/* What RACE, THREADS and COMPANY say of a product over k of this thread; other faults say no. */
+bool kern_planted_order(int thread, int64_t k);
 
 #endif

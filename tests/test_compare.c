@@ -29,8 +29,7 @@ static char *model(const char *name, enum tiny_form form)
     return dir;
 }
 
-static struct compare_gates gates = {(double)NAN, (double)NAN, (double)NAN,
-                                     (double)NAN, (double)NAN, (double)NAN};
+static struct compare_gates gates; /* of the comparisons of a test */
 
 static struct comparison *compare(const char *const *paths, size_t n, enum kern_arith arith,
                                   int batch, bool exact)
@@ -45,7 +44,7 @@ static struct comparison *compare(const char *const *paths, size_t n, enum kern_
                    .top_k = PROMPT_TOP_MAX},
         .exact = exact,
         .forced_prompts = true,
-        .gates = gates,
+        .gates = &gates,
         .trace_dir = test_folder()};
     struct comparison *c = NULL;
     struct err e = {.text = ""};
@@ -112,28 +111,30 @@ END_TEST
 START_TEST(gates_decide_whatever_the_tokens)
 {
     static const struct {
-        struct compare_gates gates;
+        struct {
+            enum compare_gate gate;
+            double bound;
+        } on[3];
+        int n;
         enum compare_verdict verdict;
         const char *said;
-    } gate[] = {
-        {{100, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN}, COMPARE_SAME, ""},
-        {{1e-9, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN},
-         COMPARE_DIFFER,
-         "KL is "},
-        {{100, 100, 0, 0, 1e6, 0}, COMPARE_SAME, ""},
-        {{100, 100, 0, 0, 1e6, 1}, COMPARE_DIFFER, "exact match is "},
-        {{(double)NAN, (double)NAN, 1, (double)NAN, (double)NAN, (double)NAN},
-         COMPARE_DIFFER,
-         "expected at least 1"},
+    } cases[] = {
+        {{{GATE_MAX_KL, 100}}, 1, COMPARE_SAME, ""},
+        {{{GATE_MAX_KL, 1e-9}}, 1, COMPARE_DIFFER, "KL is "},
+        {{{GATE_MAX_KL_P999, 100}, {GATE_MIN_TOP, 0}, {GATE_MAX_JS, 1}}, 3, COMPARE_SAME, ""},
+        {{{GATE_MAX_PPL_RATIO, 1e6}, {GATE_MIN_EXACT, 1}}, 2, COMPARE_DIFFER, "exact match is "},
+        {{{GATE_MIN_AGREEMENT, 1}}, 1, COMPARE_DIFFER, "expected at least 1"},
+        {{{GATE_MIN_COHERENT, 0}}, 1, COMPARE_SAME, ""},
     };
     char *a = model("a", TINY_F32), *b = model("b", TINY_PACKED);
     const char *paths[] = {a, b};
-    gates = gate[_i].gates;
+    for (int i = 0; i < cases[_i].n; i++)
+        gates.options.bound[cases[_i].on[i].gate] = cases[_i].on[i].bound;
     struct comparison *c = compare(paths, 2, KERN_F32, 4, false);
-    ck_assert_int_eq(c->verdict, gate[_i].verdict);
+    ck_assert_int_eq(c->verdict, cases[_i].verdict);
+    ck_assert_int_eq(c->pairs[0].n_gates, cases[_i].n);
     ck_assert_int_eq(c->pairs[0].verdict, VERDICT_QUANTIZATION);
-    ck_assert_msg(strstr(c->gate, gate[_i].said) != NULL, "%s", c->gate);
-    gates = COMPARE_GATES_NONE;
+    ck_assert_msg(strstr(c->gate, cases[_i].said) != NULL, "%s", c->gate);
     compare_free(c);
     free(a);
     free(b);
@@ -284,17 +285,23 @@ START_TEST(traces_are_judged_and_other_questions_are_not)
 }
 END_TEST
 
+static void no_gates(void)
+{
+    gates = (struct compare_gates){compare_bounds_none, compare_bounds_none, NULL, 0};
+}
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("compare");
     TCase *t = tcase_create("compare");
     tcase_set_timeout(t, 120);
+    tcase_add_checked_fixture(t, no_gates, NULL);
     tcase_add_loop_test(t, packed_and_expanded_are_the_same_bits, 0, 2);
     tcase_add_test(t, other_weights_differ_and_have_figures);
     tcase_add_test(t, answers_add_up_to_the_figures);
     tcase_add_test(t, equal_inputs_give_equal_reports_whatever_the_batch);
     tcase_add_loop_test(t, traces_are_judged_and_other_questions_are_not, 0, ARRAY_LEN(cases));
-    tcase_add_loop_test(t, gates_decide_whatever_the_tokens, 0, 5);
+    tcase_add_loop_test(t, gates_decide_whatever_the_tokens, 0, 6);
     suite_add_tcase(s, t);
     return s;
 }

@@ -153,6 +153,41 @@ START_TEST(gzip_gives_the_lines_of_the_plain_file)
 }
 END_TEST
 
+/* Bytes between lines, in a file whose lines and bytes cross the reader's buffers. */
+START_TEST(bytes_follow_a_line)
+{
+    const char *dir = test_folder(), *path = test_path(dir, _i ? "z" : "p");
+    size_t n = 150000, m = 0;
+    char *text = noisy_text(2 * n);
+    memcpy(text, "head\n", 5);
+    text[5 + n] = '\n';
+    memcpy(text + 6 + n, "tail", 4);
+    uint8_t *z = gzip(text, n + 10, &m);
+    test_spill(path, _i ? (const void *)z : text, _i ? m : n + 10);
+    struct io_lines *l;
+    struct strbuf b = {0};
+    struct err e = {.text = ""};
+    const char *line;
+    size_t len;
+    bool too_long;
+    ck_assert_int_eq(io_lines_open(&l, path, NULL), ERR_OK);
+    ck_assert_int_eq(io_lines_next(l, 10, &line, &len, &too_long, NULL), ERR_OK);
+    ck_assert_int_eq(io_lines_bytes(l, 0, &b, NULL), ERR_OK);
+    ck_assert(b.data && b.len == 0);
+    ck_assert_int_eq(io_lines_bytes(l, n + 1, &b, NULL), ERR_OK);
+    ck_assert_uint_eq(b.len, n + 1);
+    ck_assert_int_eq(memcmp(b.data, text + 5, n + 1), 0);
+    ck_assert_int_eq(io_lines_next(l, 10, &line, &len, &too_long, NULL), ERR_OK);
+    ck_assert_str_eq(line, "tail");
+    ck_assert_int_eq(io_lines_bytes(l, 7, &b, &e), ERR_INPUT);
+    ck_assert_msg(strstr(e.text, "7 bytes are missing") != NULL, "%s", e.text);
+    io_lines_close(l);
+    strbuf_free(&b);
+    free(z);
+    free(text);
+}
+END_TEST
+
 START_TEST(gzip_cut_anywhere_is_an_error_with_the_line)
 {
     const char *path = test_path(test_folder(), "f");
@@ -260,6 +295,7 @@ Suite *test_suite(void)
     tcase_add_test(t, lines_longer_than_any_buffer_and_a_number_for_each);
     tcase_add_test(t, gzip_is_told_by_content_and_members_follow_one_another);
     tcase_add_test(t, gzip_gives_the_lines_of_the_plain_file);
+    tcase_add_loop_test(t, bytes_follow_a_line, 0, 2);
     tcase_add_test(t, gzip_cut_anywhere_is_an_error_with_the_line);
     tcase_add_test(t, gzip_damaged_in_its_sums_or_followed_by_rubbish_is_an_error);
     tcase_add_test(t, a_dash_is_standard_input);

@@ -8,6 +8,7 @@
 #include "common/io.h"
 #include "infer/runner_private.h"
 #include "kernels/kernels_private.h"
+#include "quant/quantize.h"
 #include "tests/check_main.h"
 #include "tests/tiny_model.h"
 #include "tests/tiny_text.h"
@@ -26,7 +27,10 @@ enum edit {
     EDIT_TOKENIZER,
     EDIT_BOS,
     EDIT_EPS,
-    EDIT_SCALE, /* one group's scale of the head, damaged */
+    EDIT_SCALES, /* the scales of 64 groups of the head, damaged */
+    EDIT_SCALE,  /* of one group */
+    EDIT_HEAD,   /* the head packed with 3 bits, all else as it was */
+    EDIT_LAYER,  /* layer 1 packed with 2 bits */
 };
 
 static void replace_text(const char *dir, const char *file, const char *from, const char *to)
@@ -45,8 +49,8 @@ static void replace_text(const char *dir, const char *file, const char *from, co
     free(path);
 }
 
-/* Overwrites scales near the end of the packed weights: those of the tensor written last. */
-static void damage(const char *dir)
+/* Overwrites the first n scales of the head. */
+static void damage(const char *dir, int n)
 {
     char *path = io_join(dir, "model.safetensors");
     struct strbuf b = {0};
@@ -57,11 +61,36 @@ static void damage(const char *dir)
     ck_assert_ptr_nonnull(off);
     size_t at = (size_t)strtoull(off + strlen("data_offsets\":["), NULL, 10);
     uint8_t *data = (uint8_t *)b.data + 8 + load_u64(b.data) + at;
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < n; i++)
         store_u16(data + 2 * i, 0x4200); /* bf16 32 */
     ck_assert_int_eq(io_write_all(path, b.data, b.len, true, NULL), ERR_OK);
     strbuf_free(&b);
     free(path);
+}
+
+/* Packs the folder by one rule, in its place. */
+static void quantize(const char *dir, const char *rule)
+{
+    char text[200], *out = io_join(test_folder(), "packed");
+    struct checkpoint *c;
+    struct recipe *r;
+    struct plan *p;
+    struct quantize_summary s;
+    struct err e = {.text = ""};
+    snprintf(text, sizeof text, "why: test\nrules:\n  %s", rule);
+    ck_assert_msg(checkpoint_open(&c, dir, &e) == ERR_OK, "%s", e.text);
+    ck_assert_msg(recipe_parse(&r, text, strlen(text), "test.yaml", &e) == ERR_OK, "%s", e.text);
+    ck_assert_msg(plan_from_recipe(&p, c, r, &e) == ERR_OK, "%s", e.text);
+    struct quantize_job j = {.plan = p, .out = out, .command = "quantize", .force = true};
+    j.pack.threads = 1;
+    j.pack.isa = affine_isa_best();
+    ck_assert_msg(quantize_run(&j, &s, &e) == ERR_OK, "%s", e.text);
+    plan_free(p);
+    recipe_free(r);
+    checkpoint_close(c);
+    tiny_remove(dir);
+    ck_assert_int_eq(rename(out, dir), 0);
+    free(out);
 }
 
 static void apply_edit(const char *dir, enum edit edit)
@@ -84,8 +113,17 @@ static void apply_edit(const char *dir, enum edit edit)
     case EDIT_EPS:
         replace_text(dir, "config.json", "\"rms_norm_eps\": ", "\"rms_norm_eps\": 3");
         break;
+    case EDIT_SCALES:
+        damage(dir, 64);
+        break;
     case EDIT_SCALE:
-        damage(dir);
+        damage(dir, 1);
+        break;
+    case EDIT_HEAD:
+        quantize(dir, "- role: head\n    bits: 3\n");
+        break;
+    case EDIT_LAYER:
+        quantize(dir, "- layers: 1\n    role: attention,mlp\n    bits: 2\n");
         break;
     }
 }
@@ -124,6 +162,13 @@ static const struct known {
      VERDICT_NONDETERMINISTIC, "variant does not repeat"},
     {"race", TINY_F32, TINY_F32, 4, 4, 0, KERN_FAULT_RACE, 1, false, EDIT_ROPE, false,
      VERDICT_NONDETERMINISTIC, "variant does not repeat"},
+    /* Threads that race each other: nothing but their timing decides. */
+    {"threads", TINY_F32, TINY_F32, 4, 4, 0, KERN_FAULT_THREADS, 1, false, 0, false,
+     VERDICT_NONDETERMINISTIC, "variant does not repeat"},
+    {"threads", TINY_PACKED, TINY_PACKED, 4, 3, 0, KERN_FAULT_THREADS, 0, false, 0, false,
+     VERDICT_NONDETERMINISTIC, "reference does not repeat"},
+    {"threads", TINY_BF16, TINY_PACKED, 4, 4, 1, KERN_FAULT_THREADS, 2, false, 0, false,
+     VERDICT_NONDETERMINISTIC, "down"},
     /* Path: K and V of fewer bits, an order that depends on the batch, a damaged expansion. */
     {"kv8", TINY_F32, TINY_F32, 4, 4, 0, KERN_FAULT_KV8, 1, false, 0, false, VERDICT_PATH,
      "equal fingerprints"},
@@ -146,10 +191,18 @@ static const struct known {
      "weights differ"},
     {"2 bits", TINY_PACKED, TINY_PACKED, 4, 2, 1, 0, 2, false, 0, false, VERDICT_QUANTIZATION,
      "weights differ"},
+    {"scales", TINY_PACKED, TINY_PACKED, 4, 4, 0, 0, 2, false, EDIT_SCALES, false,
+     VERDICT_QUANTIZATION, "lm_head"},
     {"a scale", TINY_PACKED, TINY_PACKED, 4, 4, 0, 0, 2, false, EDIT_SCALE, false,
      VERDICT_QUANTIZATION, "lm_head"},
     {"a scale", TINY_PACKED, TINY_PACKED, 4, 4, 1, 0, 2, false, EDIT_SCALE, false,
      VERDICT_QUANTIZATION, "lm_head"},
+    {"the head", TINY_BF16, TINY_BF16, 4, 4, 0, 0, 2, false, EDIT_HEAD, false, VERDICT_QUANTIZATION,
+     "most in lm_head"},
+    {"the head", TINY_BF16, TINY_BF16, 4, 4, 1, 0, 2, false, EDIT_HEAD, false, VERDICT_QUANTIZATION,
+     "most in lm_head"},
+    {"a layer", TINY_BF16, TINY_BF16, 4, 4, 1, 0, 2, false, EDIT_LAYER, false, VERDICT_QUANTIZATION,
+     "most in model.layers.1."},
     {"other weights", TINY_F32, TINY_F32, 4, 4, 0, 0, 2, true, 0, false, VERDICT_QUANTIZATION,
      "weights differ"},
     /* NOT COMPARABLE, the field named; forced, another model. */
@@ -209,7 +262,6 @@ START_TEST(a_known_fault_gets_its_verdict)
                                            .top_k = PROMPT_TOP_MAX},
                                 .no_floor = true,
                                 .force_compare = k->force,
-                                .gates = COMPARE_GATES_NONE,
                                 .trace_dir = test_folder(),
                                 .before = before,
                                 .ctx = (void *)(uintptr_t)k};

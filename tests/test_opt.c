@@ -184,6 +184,39 @@ START_TEST(help_shows_groups_ranges_choices_and_examples)
 }
 END_TEST
 
+START_TEST(words_are_what_is_not_the_default)
+{
+    static const struct {
+        const char *line, *words;
+    } cases[] = {
+        {"", ""},
+        {"-v -t 4 --temperature 0.25 m", " --verbose --temperature 0.25"},
+        {"-r a/b/recipe.yaml --arith mma90", " --recipe recipe.yaml --arith mma90"},
+        {"--keep it's --keep *.b", " --keep 'it'\\''s' --keep '*.b'"},
+    };
+    static const char *const skip[] = {"threads", NULL};
+    bool no = false;
+    const char *none = NULL;
+    int64_t zero = 0;
+    double warm = 1;
+    int unset = -1;
+    struct opt_list empty = {0};
+    struct opt defaults[ARRAY_LEN(table)];
+    memcpy(defaults, table, sizeof table);
+    void *const outs[] = {NULL, &none, &no, &no, NULL, &zero, &warm, &unset, &empty, NULL};
+    for (size_t i = 0; i < ARRAY_LEN(table); i++)
+        defaults[i].out = outs[i];
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct strbuf b = {0};
+        ck_assert_int_eq(parse(cases[i].line), ERR_OK);
+        opt_words(table, defaults, skip, &b);
+        ck_assert_str_eq(b.data ? b.data : "", cases[i].words);
+        strbuf_free(&b);
+        free_lists();
+    }
+}
+END_TEST
+
 START_TEST(any_allocation_may_fail)
 {
     int failed = 0;
@@ -210,6 +243,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, bad_usage_says_what_and_what_is_near, 0, ARRAY_LEN(faults));
     tcase_add_test(t, help_is_asked_for_in_any_place_and_counts_no_arguments);
     tcase_add_test(t, help_shows_groups_ranges_choices_and_examples);
+    tcase_add_test(t, words_are_what_is_not_the_default);
     tcase_add_test(t, any_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;

@@ -14,6 +14,9 @@ static struct trace_header header(void)
     memset(h.tokenizer, 'b', 64);
     memset(h.chat_template, 'c', 64);
     memset(h.prompts, 'd', 64);
+    memset(h.settings, 'e', 64);
+    snprintf(h.build, sizeof h.build, "test 1");
+    h.n_vocab = 3;
     return h;
 }
 
@@ -25,9 +28,10 @@ static void write_trace(const char *path, int n)
     ck_assert_int_eq(trace_writer_open(&w, path, &h, false, &e), ERR_OK);
     for (int i = 0; i < n; i++) {
         int32_t prompt[] = {1, 2, i};
+        uint16_t full[] = {0x3c00, 0xbc00, 0x7bff}; /* 1, -1, 65504 */
         struct trace_token tok[2] = {
-            {5, -0.25f, 1.5f, 0xfedcba9876543210ull, 2, {5, 6}, {-0.25f, -1.75f}},
-            {7, -3.4028235e38f, NAN, 1, 0, {0}, {0}}};
+            {5, -0.25f, 1.5f, 3.5f, 0xfedcba9876543210ull, 2, {5, 6}, {-0.25f, -1.75f}, NULL},
+            {7, -3.4028235e38f, NAN, -1.25f, 1, 0, {0}, {0}, i ? full : NULL}};
         struct trace_record r = {.custom_id = (char *)"a \"quoted\" id",
                                  .turn = i,
                                  .prompt_ids = prompt,
@@ -65,6 +69,13 @@ static void round_trip(const char *name)
     ck_assert(r->tok[0].logprob == -0.25f && r->tok[1].logprob == -3.4028235e38f);
     ck_assert(isnan(r->tok[1].margin));
     ck_assert_int_eq(r->tok[0].top_id[1], 6);
+    ck_assert(r->tok[0].lse == 3.5f && r->tok[1].lse == -1.25f);
+    ck_assert(!r->tok[0].full && !t->records[0].tok[1].full && r->tok[1].full);
+    ck_assert_uint_eq(r->tok[1].full[1], 0xbc00);
+    ck_assert_uint_eq(r->tok[1].full[2], 0x7bff);
+    ck_assert_int_eq(t->head.n_vocab, 3);
+    ck_assert_str_eq(t->head.build, "test 1");
+    ck_assert_int_eq(t->head.settings[63], 'e');
     trace_free(t);
     free(path);
 }
@@ -78,6 +89,78 @@ END_TEST
 START_TEST(gzip_traces_round_trip)
 {
     round_trip("t.jsonl.gz");
+}
+END_TEST
+
+START_TEST(blocks_round_trip)
+{
+    round_trip(_i ? "t.trace.gz" : "t.trace");
+}
+END_TEST
+
+START_TEST(traces_of_version_1_are_read)
+{
+    char *path = io_join(test_folder(), "old.jsonl"), zeros[65];
+    struct strbuf b = {0};
+    struct trace *t;
+    struct err e = {.text = ""};
+    int32_t ids[] = {1, 2};
+    char prompt[65];
+    memset(zeros, '0', 64);
+    zeros[64] = 0;
+    trace_prompt_hash(ids, 2, prompt);
+    strbuf_printf(
+        &b,
+        "{\"assay_trace\":1,\"model\":\"m\",\"arith\":\"f32\",\"fingerprint\":\"%s\","
+        "\"tokenizer\":\"%s\",\"template\":\"%s\",\"prompts\":\"%s\",\"level\":\"tokens\","
+        "\"top_k\":0}\n{\"custom_id\":\"a\",\"turn\":0,\"prompt\":\"%s\",\"finish\":\"stop\","
+        "\"text\":\"\",\"prompt_ids\":[1,2],\"ids\":[7],\"logprob\":[-1],\"margin\":[2],"
+        "\"hash\":[\"0000000000000001\"],\"top\":[[]]}\n",
+        zeros, zeros, zeros, zeros, prompt);
+    ck_assert_int_eq(io_write_all(path, b.data, b.len, true, NULL), ERR_OK);
+    ck_assert_msg(trace_read(&t, path, &e) == ERR_OK, "%s", e.text);
+    ck_assert(t->n == 1 && t->records[0].tok[0].id == 7 && isnan(t->records[0].tok[0].lse));
+    ck_assert_str_eq(t->head.settings, "");
+    trace_free(t);
+    strbuf_free(&b);
+    free(path);
+}
+END_TEST
+
+/* A block's bytes at `at` from its beginning, overwritten; -1: the file ends there. */
+static const struct {
+    int at;
+    uint8_t to;
+    bool cut;
+    const char *says;
+} block_damage[] = {
+    {11, 0x80, false, "no ids"}, /* a prompt id */
+    {15, 0xff, false, "no ids"}, /* an id */
+    {3 * 4 + 2 * 4 + 6 * 4 + 16, 3, false, "best tokens"},
+    {0, 9, false, "hash"}, /* another prompt */
+    {20, 0, true, "missing"},
+};
+
+START_TEST(damaged_blocks_are_named)
+{
+    char *path = io_join(test_folder(), "t.trace"), *bad = io_join(test_folder(), "bad.trace");
+    struct strbuf text = {0};
+    struct trace *t;
+    struct err e = {.text = ""};
+    write_trace(path, 1);
+    ck_assert_int_eq(io_read_all(path, 1 << 20, &text, NULL), ERR_OK);
+    char *at = strstr(text.data, "\"full\":0}\n");
+    ck_assert_ptr_nonnull(at);
+    at += (int)strlen("\"full\":0}\n") + block_damage[_i].at;
+    *at = (char)block_damage[_i].to;
+    size_t len = block_damage[_i].cut ? (size_t)(at - text.data) : text.len;
+    ck_assert_int_eq(io_write_all(bad, text.data, len, true, NULL), ERR_OK);
+    ck_assert_int_eq(trace_read(&t, bad, &e), ERR_INPUT);
+    ck_assert_msg(strstr(e.text, block_damage[_i].says) && strstr(e.text, "bad.trace: line 3"),
+                  "%s", e.text);
+    strbuf_free(&text);
+    free(path);
+    free(bad);
 }
 END_TEST
 
@@ -102,7 +185,7 @@ END_TEST
 static const struct {
     const char *from, *to, *says;
 } damage[] = {
-    {"\"assay_trace\":1", "\"assay_trace\":9", "line 1"},
+    {"\"assay_trace\":2", "\"assay_trace\":9", "line 1"},
     {"\"arith\":\"f32\"", "\"arith\":3", "line 1"},
     {"\"ids\":[5,7]", "\"ids\":[5,-7]", "token 1"},
     {"\"ids\":[5,7]", "\"ids\":5", "line 3"},
@@ -110,6 +193,9 @@ static const struct {
     {"\"prompt_ids\":[1,2,0]", "\"prompt_ids\":[1,2,1]", "hash"},
     {"\"logprob\":[-0.25,", "\"logprob\":[\"x\",", "token 0"},
     {"\"top\":[[[5,", "\"top\":[[[5.5,", "token 0"},
+    {"\"lse\":[3.5,", "\"lse\":[true,", "token 0"},
+    {"\"full\":[[1,[", "\"full\":[[1,[7,", "expected [token, [3 logits]]"},
+    {"\"full\":[[1,", "\"full\":[[2,", "expected [token, [3 logits]]"},
 };
 
 START_TEST(damage_is_named_with_its_line)
@@ -118,7 +204,7 @@ START_TEST(damage_is_named_with_its_line)
     struct strbuf text = {0}, out = {0};
     struct trace *t;
     struct err e = {.text = ""};
-    write_trace(path, 1);
+    write_trace(path, 2);
     ck_assert_int_eq(io_read_all(path, 1 << 20, &text, NULL), ERR_OK);
     const char *at = strstr(text.data, damage[_i].from);
     ck_assert_msg(at != NULL, "%s", damage[_i].from);
@@ -154,6 +240,9 @@ Suite *test_suite(void)
     TCase *t = tcase_create("trace");
     tcase_add_test(t, plain_traces_round_trip);
     tcase_add_test(t, gzip_traces_round_trip);
+    tcase_add_loop_test(t, blocks_round_trip, 0, 2);
+    tcase_add_test(t, traces_of_version_1_are_read);
+    tcase_add_loop_test(t, damaged_blocks_are_named, 0, ARRAY_LEN(block_damage));
     tcase_add_test(t, equal_runs_give_equal_bytes);
     tcase_add_loop_test(t, damage_is_named_with_its_line, 0, ARRAY_LEN(damage));
     tcase_add_test(t, an_unfinished_trace_leaves_nothing);

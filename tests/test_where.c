@@ -98,7 +98,6 @@ static struct comparison *compare(const char *const *paths, enum kern_arith arit
                    .top_k = PROMPT_TOP_MAX},
         .no_judge = true,
         .where = where,
-        .gates = COMPARE_GATES_NONE,
         .trace_dir = test_folder()};
     struct comparison *c = NULL;
     struct err e = {.text = ""};

@@ -134,7 +134,8 @@ static bool order_is_reversed(const struct product *p, int thread)
     enum kern_fault f = kern_planted();
     return (f == KERN_FAULT_CHUNK_ORDER && p->n > 1) ||
            (f == KERN_FAULT_THREAD_ORDER && thread != 0) ||
-           (f == KERN_FAULT_PLAIN_C && p->ops == &cpu_mma_ops_c) || kern_planted_order();
+           (f == KERN_FAULT_PLAIN_C && p->ops == &cpu_mma_ops_c) ||
+           kern_planted_order(thread, p->w->base.k);
 }
 
 static void run_product(const struct product *p, int64_t tile0, int64_t tile1, int thread)

@@ -50,7 +50,8 @@ static void run_job(const struct cpu_isa_ops *ops, struct cpu_tile_job *j, int n
     enum kern_fault fault = kern_planted();
     j->descending = (fault == KERN_FAULT_CHUNK_ORDER && n_all > 1) ||
                     (fault == KERN_FAULT_THREAD_ORDER && thread > 0) ||
-                    (fault == KERN_FAULT_PLAIN_C && ops == &cpu_ops_c) || kern_planted_order();
+                    (fault == KERN_FAULT_PLAIN_C && ops == &cpu_ops_c) ||
+                    kern_planted_order(thread, j->w->base.k);
     ops->linear_tile(j);
     if (fault == KERN_FAULT_NEIGHBOUR)
         plant_neighbour(j);

@@ -52,6 +52,15 @@ says "which field differs" "model was 'affine4-g64' and is 'affine8-g64'"
 check "one prompt, streamed" assay infer -m affine4-g64 -p "The sea is" -n 4
 check "traces" assay infer --batch p.jsonl -m affine4-g64 -o t.jsonl --trace t.trace.jsonl.gz \
     --trace-level layers
+for form in f.jsonl f.jsonl.gz f.trace f.trace.gz; do
+    check "a trace as $form" assay infer --batch p.jsonl -m affine4-g64 -o f.out --force --trace $form \
+        --trace-full 0,3
+    check "holds the same" assay compare t.trace.jsonl.gz $form --exact -o forms --force
+    check "is inspected" assay inspect $form
+done
+mv .stdout .inspect; check "with its answers" grep -q "^5 answers\|^c  *1 " .inspect
+ends "numbers that are none" 2 assay infer --batch p.jsonl -m affine4-g64 -o g.out --trace g.jsonl \
+    --trace-full 0,x
 check "a text is scored" assay infer -m affine4-g64 --score --text "$root/README.md" --ctx 128 --json
 is_json "the score parses"
 check "by llama.cpp's windows" assay infer -m affine4-g64 --score --text "$root/README.md" \
@@ -74,9 +83,9 @@ ends "again" 1 assay compare m16 affine8-g64 affine4-g64 --prompts p.jsonl --no-
 check "equal reports but for the times" diff <(sums report) <(sums report2)
 check "the report is whole" test -s report/report.html -a -s report/report.md
 check "its JSON parses" python3 -m json.tool report/report.json
-ends "traces are compared without models" 1 assay compare report/trace-m16.jsonl.gz \
-    report/trace-affine4-g64.jsonl.gz -o traces
-ends "other prompts are not comparable" 3 assay compare report/trace-m16.jsonl.gz t2.trace.jsonl \
+ends "traces are compared without models" 1 assay compare report/trace-m16.trace.gz \
+    report/trace-affine4-g64.trace.gz -o traces
+ends "other prompts are not comparable" 3 assay compare report/trace-m16.trace.gz t2.trace.jsonl \
     -o never
 says "why" "NOT COMPARABLE"
 finish

@@ -54,9 +54,22 @@ size_t fuzz_seeds(struct strbuf *seeds, size_t max)
                                  "-0.5],[6,-1]],[]]}\n";
     static const char layers[] = "{\"layers_of\":\"a\",\"turn\":0,\"pos\":1,\"ops\":[[-1,\"embed\","
                                  "\"0123456789abcdef\"]]}\n";
-    if (max < 2)
+    /* One prompt id, one token with one best, one row of two logits in full. */
+    static const char head2[] =
+        "{\"assay_trace\":2,\"model\":\"m\",\"arith\":\"f32\",\"fingerprint\":\"" HEX
+        "\",\"tokenizer\":\"" HEX "\",\"template\":\"" HEX "\",\"prompts\":\"" HEX
+        "\",\"settings\":\"\",\"build\":\"x\",\"level\":\"tokens\",\"n_vocab\":2,\"top_k\":1}\n";
+    static const char line2[] = "{\"custom_id\":\"a\",\"turn\":0,\"prompt\":\"" PROMPT
+                                "\",\"finish\":\"stop\",\"text\":\"x\",\"prompt_tokens\":2,"
+                                "\"tokens\":1,\"tops\":1,\"full\":1}\n";
+    static const uint8_t block[] = {1, 0, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0, 0,    0, 0x80, 0xbf, 0,
+                                    0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6,    7, 8,    1,    5,
+                                    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x3c, 0, 0,    '\n'};
+    if (max < 3)
         return 0;
+    strbuf_printf(&seeds[2], "%s%s", head2, line2);
+    strbuf_append(&seeds[2], block, sizeof block);
     strbuf_printf(&seeds[0], "%s%s", head, record);
     strbuf_printf(&seeds[1], "%s%s%s%s", head, layers, record, layers);
-    return 2;
+    return 3;
 }
