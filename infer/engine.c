@@ -26,7 +26,7 @@ struct engine {
     float *cos_sin[2], *logits_dev; /* rope tables of full and of sliding layers */
     uint64_t *hash_dev;
     size_t page_bytes[2]; /* of a full and of a sliding layer */
-    uint8_t **kv_of;      /* [n_layer] where the pages of each layer are */
+    uint8_t **kv_of;      /* [n_layer] where the pages are that each layer looks at */
     size_t scratch_bytes, logits_bytes, hash_bytes;
     struct model_rope rope[2];
     int pages_max;
@@ -143,7 +143,8 @@ enum err_code engine_new(struct engine **out, const struct checkpoint *c,
     rc = alloc_device(en, &z, e);
     uint8_t *kv = en->kv;
     for (int i = 0; rc == ERR_OK && i < model_hparams(en->m)->n_layer; i++) {
-        en->kv_of[i] = kv;
+        const int of = hparams_kv_layer(model_hparams(en->m), i);
+        en->kv_of[i] = of < i ? en->kv_of[of] : kv;
         kv += engine_page_bytes(en, i) * (size_t)en->plan.pages;
     }
     if (rc == ERR_OK)
@@ -231,7 +232,8 @@ enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void 
 
 size_t engine_page_bytes(const struct engine *en, int layer)
 {
-    return en->page_bytes[model_hparams(en->m)->sliding[layer]];
+    const struct hparams *hp = model_hparams(en->m);
+    return hparams_has_kv(hp, layer) ? en->page_bytes[hp->sliding[layer]] : 0;
 }
 
 static enum err_code fill_page(struct engine *en, int32_t page, uint8_t byte, struct err *e)
