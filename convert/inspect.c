@@ -25,6 +25,8 @@ static json_t *hparams(const struct hparams *hp)
     if (hp->n_expert) {
         json_object_set_new(o, "experts", json_integer(hp->n_expert));
         json_object_set_new(o, "experts_used", json_integer(hp->n_expert_used));
+        json_object_set_new(o, "d_ff_expert", json_integer(hp->d_ff_expert));
+        json_object_set_new(o, "experts_beside_mlp", json_boolean(hp->mlp_beside));
     }
     if (hp->window) {
         char pattern[HP_LAYERS_MAX + 1] = "";
@@ -32,6 +34,18 @@ static json_t *hparams(const struct hparams *hp)
             pattern[i] = hp->sliding[i] ? 'w' : 'F';
         json_object_set_new(o, "window", json_integer(hp->window));
         json_object_set_new(o, "layer_windows", json_string(pattern));
+    }
+    if (hp->n_kv_shared) {
+        /* By layer, the one whose keys and values it looks at. */
+        json_t *list = json_array();
+        for (int i = 0; i < hp->n_layer; i++)
+            json_array_append_new(list, json_integer(hparams_kv_layer(hp, i)));
+        json_object_set_new(o, "layer_kv", list);
+        json_object_set_new(o, "d_ff_sharing", json_integer(hparams_d_ff(hp, hp->n_layer - 1)));
+    }
+    if (hp->d_input) {
+        json_object_set_new(o, "layer_input", json_integer(hp->d_input));
+        json_object_set_new(o, "layer_input_vocab", json_integer(hp->n_vocab_input));
     }
     if (hp->two_ropes)
         json_object_set_new(o, "rope_theta_window", json_real(hp->rope_sliding.theta));
