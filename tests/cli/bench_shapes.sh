@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../cli_lib.sh"
 
 few="--no-kernels --device cpu --rows 1,3 --prefill 70 --context 66 --rounds 5 --seconds 0.001"
-for shape in tiny-llama tiny-mixtral tiny-qwen3-moe; do
+for shape in tiny-llama tiny-mixtral tiny-qwen3-moe tiny-gemma4-a4b tiny-gemma4-e; do
     check "make $shape" assay bench --make-checkpoint $shape $shape
     check "make it again, on one thread" assay bench --make-checkpoint $shape $shape.2 --threads 1
     check "the same bytes" diff -r $shape $shape.2
