@@ -9,8 +9,11 @@
 
 #include "ckpt/names.h"
 #include "common/arena.h"
+#include "common/io.h"
 #include "common/rng.h"
 #include "infer/model.h"
+
+#define CONFIG_BYTES_MAX ((size_t)1 << 20)
 
 /* clang-format off */
 #define CONFIG(...) #__VA_ARGS__
@@ -59,24 +62,25 @@ static const struct {
     })},
     {"gemma4-31b", CONFIG({
         "model_type": "gemma4_text", "rms_norm_eps": 1e-06, "final_logit_softcapping": 30.0,
-        "tie_word_embeddings": true, "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60,
-        "num_attention_heads": 32, "num_key_value_heads": 16, "num_global_key_value_heads": 4,
-        "attention_k_eq_v": true, "sliding_window": 1024, "hidden_size_per_layer_input": 0,
-        "max_position_embeddings": 262144, "vocab_size": 262144
+        "tie_word_embeddings": true, "hidden_size": 5376, "intermediate_size": 21504,
+        "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 16,
+        "num_global_key_value_heads": 4, "attention_k_eq_v": true, "sliding_window": 1024,
+        "hidden_size_per_layer_input": 0, "max_position_embeddings": 262144, "vocab_size": 262144
     })},
     {"gemma4-26b-a4b", CONFIG({
         "model_type": "gemma4_text", "rms_norm_eps": 1e-06, "final_logit_softcapping": 30.0,
-        "tie_word_embeddings": true, "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30,
-        "num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2,
-        "attention_k_eq_v": true, "sliding_window": 1024, "hidden_size_per_layer_input": 0,
-        "enable_moe_block": true, "num_experts": 128, "top_k_experts": 8,
-        "moe_intermediate_size": 704, "max_position_embeddings": 262144, "vocab_size": 262144
+        "tie_word_embeddings": true, "hidden_size": 2816, "intermediate_size": 2112,
+        "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "num_global_key_value_heads": 2, "attention_k_eq_v": true, "sliding_window": 1024,
+        "hidden_size_per_layer_input": 0, "enable_moe_block": true, "num_experts": 128,
+        "top_k_experts": 8, "moe_intermediate_size": 704, "max_position_embeddings": 262144,
+        "vocab_size": 262144
     })},
     {"gemma4-e4b", CONFIG({
         "model_type": "gemma4_text", "rms_norm_eps": 1e-06, "final_logit_softcapping": 30.0,
-        "tie_word_embeddings": true, "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 42,
-        "num_attention_heads": 8, "num_key_value_heads": 2, "num_kv_shared_layers": 18,
-        "sliding_window": 512, "hidden_size_per_layer_input": 256,
+        "tie_word_embeddings": true, "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 42, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "num_kv_shared_layers": 18, "sliding_window": 512, "hidden_size_per_layer_input": 256,
         "max_position_embeddings": 131072, "vocab_size": 262144
     })},
     {"smollm2-135m", CONFIG({
@@ -106,22 +110,22 @@ static const struct {
     })},
     {"tiny-gemma4-a4b", CONFIG({
         "model_type": "gemma4_text", "rms_norm_eps": 1e-06, "final_logit_softcapping": 30.0,
-        "tie_word_embeddings": true, "hidden_size": 320, "intermediate_size": 640, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "num_global_key_value_heads": 1,
-        "head_dim": 32, "global_head_dim": 64, "attention_k_eq_v": true, "sliding_window": 100,
-        "hidden_size_per_layer_input": 0, "enable_moe_block": true, "num_experts": 6,
-        "top_k_experts": 3, "moe_intermediate_size": 64, "max_position_embeddings": 16384,
-        "vocab_size": 512, "layer_types": ["sliding_attention", "full_attention"]
+        "tie_word_embeddings": true, "hidden_size": 320, "intermediate_size": 640,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_global_key_value_heads": 1, "head_dim": 32, "global_head_dim": 64, "attention_k_eq_v":
+        true, "sliding_window": 100, "hidden_size_per_layer_input": 0, "enable_moe_block": true,
+        "num_experts": 6, "top_k_experts": 3, "moe_intermediate_size": 64,
+        "max_position_embeddings": 16384, "vocab_size": 512, "layer_types": ["sliding_attention",
+        "full_attention"]
     })},
     {"tiny-gemma4-e", CONFIG({
         "model_type": "gemma4_text", "rms_norm_eps": 1e-06, "final_logit_softcapping": 30.0,
-        "tie_word_embeddings": true, "hidden_size": 320, "intermediate_size": 640, "num_hidden_layers": 5,
-        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "global_head_dim": 64,
-        "sliding_window": 100, "hidden_size_per_layer_input": 64,
+        "tie_word_embeddings": true, "hidden_size": 320, "intermediate_size": 640,
+        "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32,
+        "global_head_dim": 64, "sliding_window": 100, "hidden_size_per_layer_input": 64,
         "vocab_size_per_layer_input": 512, "num_kv_shared_layers": 2, "use_double_wide_mlp": true,
-        "max_position_embeddings": 16384, "vocab_size": 512,
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
-            "sliding_attention", "full_attention"]
+        "max_position_embeddings": 16384, "vocab_size": 512, "layer_types": ["sliding_attention",
+        "full_attention", "sliding_attention", "sliding_attention", "full_attention"]
     })},
     {"tiny-qwen3-moe", CONFIG({
         "model_type": "qwen3_moe", "hidden_size": 128, "intermediate_size": 256,
@@ -134,10 +138,22 @@ static const struct {
 };
 /* clang-format on */
 
+static enum err_code read_config(const char *path, json_t **config, struct err *e)
+{
+    struct strbuf text = {0};
+    enum err_code rc = io_read_all(path, CONFIG_BYTES_MAX, &text, e);
+    if (rc == ERR_OK)
+        rc = err_wrap(e, json_parse(text.data, text.len, config, e), "%s", path);
+    strbuf_free(&text);
+    return rc;
+}
+
 enum err_code shapes_config(const char *name, json_t **config, struct err *e)
 {
     struct strbuf known = {0};
     *config = NULL;
+    if (str_ends(name, ".json"))
+        return read_config(name, config, e);
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         if (strcmp(shapes[i].name, name) == 0) {
             strbuf_free(&known);
@@ -348,7 +364,7 @@ static enum err_code build(struct synthetic *s, const char *name, struct err *e)
         return err_set(e, ERR_NOMEM, "out of memory for shape %s", name);
     enum err_code rc = shapes_config(name, &s->c.config, e);
     if (rc == ERR_OK)
-        rc = hparams_from_config(&s->c.hp, s->c.config, NULL, e);
+        rc = err_wrap(e, hparams_from_config(&s->c.hp, s->c.config, NULL, e), "%s", name);
     if (rc == ERR_OK)
         rc = model_list_tensors(&s->c.hp, &list, &n, e);
     s->c.hp_ok = rc == ERR_OK;
