@@ -256,13 +256,14 @@ enum err_code decoder_finish(struct decoder_pass *f, struct err *e)
     const struct model_step *s = f->s;
     if (s->n_out == 0)
         return ERR_OK;
-    float *h = f32_at(f, f->p->out_h), *delta = f32_at(f, f->p->out_delta);
+    float *h = s->out_row ? f32_at(f, f->p->out_h) : f->h;
+    float *delta = s->out_row ? f32_at(f, f->p->out_delta) : f->delta;
     void *x = s->scratch + f->p->out_x;
     struct gather_args g = {.n = s->n_out, .d = f->d, .row = s->out_row, .in = f->h, .out = h};
-    enum err_code rc = kern_gather(s->k, &g, e);
+    enum err_code rc = s->out_row ? kern_gather(s->k, &g, e) : ERR_OK;
     g.in = f->delta;
     g.out = delta;
-    if (rc == ERR_OK && f->pending)
+    if (rc == ERR_OK && f->pending && s->out_row)
         rc = kern_gather(s->k, &g, e);
     struct rms_norm_args norm = norm_args(f, s->n_out, f->d, h, f->p->norm);
     norm.add = f->pending ? delta : NULL;

@@ -34,7 +34,7 @@ struct model_step {
     struct kern *k;
     struct kern_rows rows;
     int n_out;                 /* rows with logits; 0: none */
-    const int32_t *out_row;    /* [n_out] */
+    const int32_t *out_row;    /* [n_out]; NULL: row r is output row r */
     uint8_t *scratch;          /* the family's scratch bytes */
     uint8_t *const *kv;        /* [n_layer] pages that each layer looks at */
     struct model_rope rope[2]; /* of full layers, of sliding layers: rope[hp.sliding[layer]] */

@@ -2,6 +2,8 @@
  * by name, roles in a recipe. What they compute is held in tests/families. */
 #include <stdlib.h>
 
+#include "common/rng.h"
+#include "infer/engine.h"
 #include "infer/model.h"
 #include "infer/shapes.h"
 #include "quant/plan.h"
@@ -171,6 +173,90 @@ START_TEST(keys_and_values_of_sharing_layers_are_extra)
 }
 END_TEST
 
+/* ---- rows that give no logits ------------------------------------------------------------------
+ */
+
+enum { N = 150, OTHER = 40 }; /* past the window of 100 and two pages */
+
+struct feed {
+    struct engine *en;
+    struct checkpoint *c;
+    int32_t ids[N];
+    uint64_t hash[N]; /* of the logits of rows that gave some; else 0 */
+};
+
+static void feed_open(struct feed *f, int arith)
+{
+    struct err e = {.text = ""};
+    struct engine_options o = {.kern = {.device = "cpu", .isa = "auto", .threads = 2}};
+    struct rng r = {9, 0};
+    *f = (struct feed){.en = NULL};
+    o.kern.arith = arith ? KERN_MMA90 : KERN_F32;
+    o.batch_tokens = o.out_rows = 256;
+    o.batch_seqs = 3;
+    o.ctx = 256;
+    ck_assert_msg(shapes_checkpoint(&f->c, "tiny-gemma4-e", &e) == ERR_OK, "%s", e.text);
+    ck_assert_msg(engine_new(&f->en, f->c, &o, &e) == ERR_OK, "%s", e.text);
+    for (int i = 0; i < N; i++)
+        f->ids[i] = (int32_t)rng_below(&r, 512);
+    for (int32_t page = 0; page < 9; page++)
+        ck_assert(engine_zero_page(f->en, page, &e) == ERR_OK);
+    ck_assert(engine_poison(f->en, &e) == ERR_OK);
+}
+
+/* Tokens from..to of the sequence, of which the last `outs` give logits, between two others. */
+static void feed_step(struct feed *f, int from, int to, int outs, int others)
+{
+    static const int32_t own[] = {0, 1, 2}, before[] = {3}, after[] = {4};
+    struct err e = {.text = ""};
+    struct step_piece p[3] = {{f->ids, others, 0, before, 1, others},
+                              {f->ids + from, to - from, from, own, 3, to - from - outs},
+                              {f->ids + 5, others, 0, after, 1, others - MIN2(others, 1)}};
+    struct step s = {.pieces = others ? p : p + 1, .n_pieces = others ? 3 : 1};
+    ck_assert_msg(engine_step(f->en, &s, &e) == ERR_OK, "%s", e.text);
+    for (int i = 0; i < s.n_rows; i++)
+        if (s.rows[i].piece == (others ? 1 : 0))
+            f->hash[from + s.rows[i].index] = s.rows[i].hash;
+}
+
+static void feed_close(struct feed *f)
+{
+    engine_free(f->en);
+    shapes_free(f->c);
+}
+
+/* Layers that share keys and values see fewer rows then, and the bits are the same. */
+START_TEST(rows_without_logits_are_left_behind_and_change_nothing)
+{
+    struct feed all, some;
+    feed_open(&all, _i);
+    feed_open(&some, _i);
+    feed_step(&all, 0, N, N, 0);
+    feed_step(&some, 0, 70, 0, 0);
+    feed_step(&some, 70, 129, 3, OTHER);
+    feed_step(&some, 129, 149, 0, OTHER);
+    feed_step(&some, 149, N, 1, 0);
+    for (int i = 0; i < N; i++) {
+        const bool gives = (i >= 126 && i < 129) || i == 149;
+        ck_assert_msg((some.hash[i] != 0) == gives, "row %d", i);
+        ck_assert_msg(!gives || some.hash[i] == all.hash[i], "row %d", i);
+    }
+    for (int layer = 0; layer < 3; layer++) {
+        const size_t bytes = engine_page_bytes(all.en, layer);
+        void *a = malloc(bytes), *b = malloc(bytes);
+        for (int32_t page = 0; page < 3; page++) {
+            ck_assert(engine_read_page(all.en, layer, page, a, NULL) == ERR_OK);
+            ck_assert(engine_read_page(some.en, layer, page, b, NULL) == ERR_OK);
+            ck_assert_msg(memcmp(a, b, bytes) == 0, "layer %d, page %d", layer, (int)page);
+        }
+        free(a);
+        free(b);
+    }
+    feed_close(&all);
+    feed_close(&some);
+}
+END_TEST
+
 /* ---- roles -------------------------------------------------------------------------------------
  */
 
@@ -221,6 +307,7 @@ Suite *test_suite(void)
     tcase_add_test(t, a_gguf_that_no_config_says_is_refused);
     tcase_add_loop_test(t, every_tensor_is_bound_by_name_and_shape, 0, 2);
     tcase_add_test(t, keys_and_values_of_sharing_layers_are_extra);
+    tcase_add_loop_test(t, rows_without_logits_are_left_behind_and_change_nothing, 0, 2);
     tcase_add_test(t, recipes_reach_the_new_tensors_by_role);
     suite_add_tcase(s, t);
     return s;

@@ -11,7 +11,8 @@
  *
  * The projection is divided by the root of d_model; the norm cancels that but for its eps, so eps
  * is multiplied by d_model and the division left out. Layers that share keys and values are the
- * decoder's (infer/decoder.h).
+ * decoder's (infer/decoder.h). Since they make none, only rows that give logits go through them;
+ * all rows do when a step is tapped, whose listener expects them.
  */
 #include <math.h>
 
@@ -31,8 +32,18 @@ struct gemma4 {
     float *project_norm;
     struct experts_room room;
     /* Offsets: [n, n_layer, d_input] of f32 twice, what a row takes up and where gates go; of a
-     * branch; and the gated input of one layer. */
+     * branch; and the gated input of one layer. Of the rows that go through the last layers: h,
+     * inputs, positions and sequences. */
     size_t inputs, gates, branch, gated;
+    size_t late_h, late_inputs, late_pos, late_seq;
+};
+
+/* One pass: what changes when the other rows are left behind. */
+struct pass {
+    struct decoder_pass d; /* first: the parts of decoder.h see this alone */
+    const struct gemma4 *p;
+    float *inputs;
+    struct model_step late; /* the step of the rows that are left */
 };
 
 /* ---- binding --------------------------------------------------------------------------------- */
@@ -110,6 +121,13 @@ static size_t plan(struct model *m, const struct model_dims *dims)
     decoder_plan_common(m, dims, &used);
     p->inputs = model_take(&used, all);
     p->gates = model_take(&used, all);
+    if (hp->n_kv_shared) {
+        const size_t r = (size_t)dims->out_rows;
+        p->late_h = model_take(&used, r * (size_t)hp->d_model * sizeof(float));
+        p->late_inputs = model_take(&used, r * (size_t)hp->n_layer * d_input * sizeof(float));
+        p->late_pos = model_take(&used, r * sizeof(int32_t));
+        p->late_seq = model_take(&used, r * sizeof(int32_t));
+    }
     size_t attention = used, mlp = used, experts = used, input = used;
     decoder_plan_attention(m, dims, &attention);
     decoder_plan_mlp(m, dims, &mlp);
@@ -161,12 +179,14 @@ static enum err_code cast_h(struct decoder_pass *f, struct err *e)
     return kern_add(f->s->k, &a, e);
 }
 
-static enum err_code make_inputs(struct decoder_pass *f, const struct gemma4 *p, struct err *e)
+static enum err_code make_inputs(struct pass *pass, struct err *e)
 {
+    struct decoder_pass *f = &pass->d;
+    const struct gemma4 *p = pass->p;
     const struct hparams *hp = f->hp;
     const int64_t all = hp->n_layer * hp->d_input;
     const struct decoder_linear project = {p->project, NULL};
-    float *inputs = f32_at(f, p->inputs), *projected = f32_at(f, p->gates);
+    float *inputs = pass->inputs, *projected = f32_at(f, p->gates);
     struct embed_args a = {&f->s->rows, p->table, hp->input_scale, inputs};
     enum err_code rc = kern_embed(f->s->k, &a, e);
     if (rc == ERR_OK)
@@ -185,9 +205,10 @@ static enum err_code make_inputs(struct decoder_pass *f, const struct gemma4 *p,
 }
 
 /* Both branches read h; their sum, normed, stays pending. */
-static enum err_code run_beside(struct decoder_pass *f, const struct gemma4 *p, int i,
-                                struct err *e)
+static enum err_code run_beside(struct pass *pass, int i, struct err *e)
 {
+    struct decoder_pass *f = &pass->d;
+    const struct gemma4 *p = pass->p;
     const struct gemma4_layer *l = &p->layers[i];
     const double eps = f->hp->rms_eps;
     float *branch = f32_at(f, p->branch);
@@ -204,9 +225,10 @@ static enum err_code run_beside(struct decoder_pass *f, const struct gemma4 *p, 
 }
 
 /* Gates go where a row's inputs go in their buffer, since both operands have one stride. */
-static enum err_code take_input(struct decoder_pass *f, const struct gemma4 *p, int i,
-                                struct err *e)
+static enum err_code take_input(struct pass *pass, int i, struct err *e)
 {
+    struct decoder_pass *f = &pass->d;
+    const struct gemma4 *p = pass->p;
     const struct gemma4_layer *l = &p->layers[i];
     const int64_t d = f->hp->d_input, all = f->hp->n_layer * d;
     float *gates = f32_at(f, p->gates);
@@ -218,7 +240,7 @@ static enum err_code take_input(struct decoder_pass *f, const struct gemma4 *p, 
         rc = kern_linear(f->s->k, &a, e);
     struct act_mul_args m = {.n_rows = f->n, .d = d, .stride = all, .act = f->hp->act};
     m.gate = gates;
-    m.up = f32_at(f, p->inputs) + i * d;
+    m.up = pass->inputs + i * d;
     m.out = gated;
     if (rc == ERR_OK)
         rc = kern_act_mul(f->s->k, &m, e);
@@ -233,27 +255,74 @@ static enum err_code take_input(struct decoder_pass *f, const struct gemma4 *p, 
     return rc;
 }
 
+/* Brings the rows that give logits together. Positions and sequences are moved as words. */
+static enum err_code leave_rows_behind(struct pass *pass, struct err *e)
+{
+    struct decoder_pass *f = &pass->d;
+    const struct model_step *s = f->s;
+    const struct gemma4 *p = pass->p;
+    const int64_t all = f->hp->n_layer * f->hp->d_input;
+    const struct {
+        const void *from;
+        size_t to;
+        int64_t d;
+    } moves[] = {{f->h, p->late_h, f->d},
+                 {s->rows.pos, p->late_pos, 1},
+                 {s->rows.seq, p->late_seq, 1},
+                 {pass->inputs, p->late_inputs, all}};
+    for (size_t i = 0; i < ARRAY_LEN(moves); i++) {
+        struct gather_args a = {.n = s->n_out, .d = moves[i].d, .row = s->out_row};
+        a.in = moves[i].from;
+        a.out = f32_at(f, moves[i].to);
+        enum err_code rc = a.d ? kern_gather(s->k, &a, e) : ERR_OK;
+        if (rc != ERR_OK)
+            return rc;
+    }
+    pass->late = *s;
+    pass->late.rows.n_tok = s->n_out;
+    pass->late.rows.id = NULL;
+    pass->late.rows.pos = (const int32_t *)(const void *)(s->scratch + p->late_pos);
+    pass->late.rows.seq = (const int32_t *)(const void *)(s->scratch + p->late_seq);
+    pass->late.out_row = NULL; /* row r gives the logits of row r */
+    pass->inputs = f32_at(f, p->late_inputs);
+    f->h = f32_at(f, p->late_h);
+    f->n = s->n_out;
+    f->s = &pass->late;
+    return ERR_OK;
+}
+
+static enum err_code run_layer(struct pass *pass, int i, struct err *e)
+{
+    struct decoder_pass *f = &pass->d;
+    const struct hparams *hp = f->hp;
+    const bool first_late = i > 0 && hparams_has_kv(hp, i - 1) && !hparams_has_kv(hp, i);
+    enum err_code rc = ERR_OK;
+    if (first_late && f->s->n_out < f->n && !f->s->tap)
+        rc = leave_rows_behind(pass, e);
+    if (rc == ERR_OK)
+        rc = decoder_attend(f, i, e);
+    if (rc == ERR_OK)
+        rc = decoder_run_mlp(f, i, e);
+    if (rc == ERR_OK && hp->sparse[i])
+        rc = run_beside(pass, i, e);
+    if (rc == ERR_OK && hp->d_input)
+        rc = take_input(pass, i, e);
+    return rc == ERR_OK ? decoder_end_layer(f, i, e) : rc;
+}
+
 static enum err_code forward(const struct model *m, const struct model_step *s, struct err *e)
 {
-    const struct gemma4 *p = model_priv(m);
-    struct decoder_pass f;
-    enum err_code rc = decoder_begin(&f, m, s, e);
-    if (rc == ERR_OK && f.hp->d_input)
-        rc = make_inputs(&f, p, e);
-    for (int i = 0; rc == ERR_OK && i < f.hp->n_layer; i++) {
-        rc = decoder_attend(&f, i, e);
-        if (rc == ERR_OK)
-            rc = decoder_run_mlp(&f, i, e);
-        if (rc == ERR_OK && f.hp->sparse[i])
-            rc = run_beside(&f, p, i, e);
-        if (rc == ERR_OK && f.hp->d_input)
-            rc = take_input(&f, p, i, e);
-        if (rc == ERR_OK)
-            rc = decoder_end_layer(&f, i, e);
-        if (rc != ERR_OK)
-            rc = err_wrap(e, rc, "layer %d", i);
-    }
-    return rc == ERR_OK ? decoder_finish(&f, e) : rc;
+    struct pass pass = {.p = model_priv(m)};
+    const struct hparams *hp = model_hparams(m);
+    enum err_code rc = decoder_begin(&pass.d, m, s, e);
+    pass.inputs = f32_at(&pass.d, pass.p->inputs);
+    if (rc == ERR_OK && hp->d_input)
+        rc = make_inputs(&pass, e);
+    /* Without rows that give logits nobody reads what the last layers make. */
+    const int n_layer = s->n_out || s->tap ? hp->n_layer : hp->n_layer - hp->n_kv_shared;
+    for (int i = 0; rc == ERR_OK && i < n_layer; i++)
+        rc = err_wrap(e, run_layer(&pass, i, e), "layer %d", i);
+    return rc == ERR_OK ? decoder_finish(&pass.d, e) : rc;
 }
 
 #define GEMMA4(text)                                                                               \
