@@ -17,7 +17,10 @@ enum dim_name {
     DIM_HEADS,
     DIM_VOCAB,
     DIM_EXPERTS,
-    DIM_EXPERT_FF
+    DIM_EXPERT_FF,
+    DIM_INPUT,
+    DIM_INPUTS,
+    DIM_INPUT_VOCAB
 };
 enum when {
     ALWAYS,
@@ -36,7 +39,12 @@ enum when {
     SPARSE_GATE,
     SINKS,
     ROUTER_BIAS,
-    EXPERT_BIAS
+    EXPERT_BIAS,
+    OWN_KV,
+    OWN_KV_BIAS,
+    K_NORM,
+    INPUTS,
+    BESIDE
 };
 
 struct expected {
@@ -49,21 +57,24 @@ static const struct expected outside[] = {
     {"model.embed_tokens.weight", {DIM_VOCAB, DIM_MODEL}, ALWAYS},
     {"model.norm.weight", {DIM_MODEL, DIM_NONE}, ALWAYS},
     {"lm_head.weight", {DIM_VOCAB, DIM_MODEL}, UNTIED},
+    {"model.embed_tokens_per_layer.weight", {DIM_INPUT_VOCAB, DIM_INPUTS}, INPUTS},
+    {"model.per_layer_model_projection.weight", {DIM_INPUTS, DIM_MODEL}, INPUTS},
+    {"model.per_layer_projection_norm.weight", {DIM_INPUT, DIM_NONE}, INPUTS},
 };
 
 static const struct expected inside[] = {
     {"model.layers.%d.input_layernorm.weight", {DIM_MODEL, DIM_NONE}, ALWAYS},
     {"model.layers.%d.post_attention_layernorm.weight", {DIM_MODEL, DIM_NONE}, ALWAYS},
     {"model.layers.%d.self_attn.q_proj.weight", {DIM_Q, DIM_MODEL}, ALWAYS},
-    {"model.layers.%d.self_attn.k_proj.weight", {DIM_KV, DIM_MODEL}, ALWAYS},
+    {"model.layers.%d.self_attn.k_proj.weight", {DIM_KV, DIM_MODEL}, OWN_KV},
     {"model.layers.%d.self_attn.v_proj.weight", {DIM_KV, DIM_MODEL}, OWN_V},
     {"model.layers.%d.self_attn.o_proj.weight", {DIM_MODEL, DIM_Q}, ALWAYS},
     {"model.layers.%d.self_attn.q_proj.bias", {DIM_Q, DIM_NONE}, ATTN_BIAS},
-    {"model.layers.%d.self_attn.k_proj.bias", {DIM_KV, DIM_NONE}, ATTN_BIAS},
+    {"model.layers.%d.self_attn.k_proj.bias", {DIM_KV, DIM_NONE}, OWN_KV_BIAS},
     {"model.layers.%d.self_attn.v_proj.bias", {DIM_KV, DIM_NONE}, OWN_V_BIAS},
     {"model.layers.%d.self_attn.o_proj.bias", {DIM_MODEL, DIM_NONE}, O_BIAS},
     {"model.layers.%d.self_attn.q_norm.weight", {DIM_HEAD, DIM_NONE}, QK_NORM},
-    {"model.layers.%d.self_attn.k_norm.weight", {DIM_HEAD, DIM_NONE}, QK_NORM},
+    {"model.layers.%d.self_attn.k_norm.weight", {DIM_HEAD, DIM_NONE}, K_NORM},
     {"model.layers.%d.pre_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
     {"model.layers.%d.post_feedforward_layernorm.weight", {DIM_MODEL, DIM_NONE}, POST_NORMS},
     {"model.layers.%d.layer_scalar", {DIM_ONE, DIM_NONE}, SCALAR},
@@ -96,6 +107,18 @@ static const struct expected inside[] = {
     {"model.layers.%d.block_sparse_moe.experts.down_proj.weight",
      {DIM_EXPERTS, DIM_MODEL, DIM_EXPERT_FF},
      SPARSE_BLOCK},
+    {"model.layers.%d.post_feedforward_layernorm_1.weight", {DIM_MODEL, DIM_NONE}, BESIDE},
+    {"model.layers.%d.pre_feedforward_layernorm_2.weight", {DIM_MODEL, DIM_NONE}, BESIDE},
+    {"model.layers.%d.post_feedforward_layernorm_2.weight", {DIM_MODEL, DIM_NONE}, BESIDE},
+    {"model.layers.%d.router.proj.weight", {DIM_EXPERTS, DIM_MODEL}, BESIDE},
+    {"model.layers.%d.router.scale", {DIM_MODEL, DIM_NONE}, BESIDE},
+    {"model.layers.%d.router.per_expert_scale", {DIM_EXPERTS, DIM_NONE}, BESIDE},
+    {"model.layers.%d.experts.gate_proj.weight", {DIM_EXPERTS, DIM_EXPERT_FF, DIM_MODEL}, BESIDE},
+    {"model.layers.%d.experts.up_proj.weight", {DIM_EXPERTS, DIM_EXPERT_FF, DIM_MODEL}, BESIDE},
+    {"model.layers.%d.experts.down_proj.weight", {DIM_EXPERTS, DIM_MODEL, DIM_EXPERT_FF}, BESIDE},
+    {"model.layers.%d.per_layer_input_gate.weight", {DIM_INPUT, DIM_MODEL}, INPUTS},
+    {"model.layers.%d.per_layer_projection.weight", {DIM_MODEL, DIM_INPUT}, INPUTS},
+    {"model.layers.%d.post_per_layer_input_norm.weight", {DIM_MODEL, DIM_NONE}, INPUTS},
     {"model.layers.%d.mlp.gate_proj.bias", {DIM_FF, DIM_NONE}, MLP_BIAS},
     {"model.layers.%d.mlp.up_proj.bias", {DIM_FF, DIM_NONE}, MLP_BIAS},
     {"model.layers.%d.mlp.down_proj.bias", {DIM_MODEL, DIM_NONE}, MLP_BIAS},
@@ -108,7 +131,7 @@ static int64_t dim_value(const struct hparams *hp, enum dim_name d, int layer)
     case DIM_MODEL:
         return hp->d_model;
     case DIM_FF:
-        return hp->d_ff;
+        return hparams_d_ff(hp, layer);
     case DIM_Q:
         return (int64_t)hp->n_head * hparams_head_dim(hp, slides);
     case DIM_KV:
@@ -125,6 +148,12 @@ static int64_t dim_value(const struct hparams *hp, enum dim_name d, int layer)
         return hp->n_expert;
     case DIM_EXPERT_FF:
         return hp->d_ff_expert;
+    case DIM_INPUT:
+        return hp->d_input;
+    case DIM_INPUTS:
+        return hp->n_layer * hp->d_input;
+    case DIM_INPUT_VOCAB:
+        return hp->n_vocab_input;
     default:
         return 0;
     }
@@ -148,23 +177,33 @@ static bool applies(const struct hparams *hp, enum when when, int layer)
     case POST_NORMS:
         return hp->post_norms;
     case OWN_V:
-        return hparams_has_v(hp, hp->sliding[layer]);
+        return hparams_has_v(hp, layer);
     case OWN_V_BIAS:
-        return hp->attn_bias && hparams_has_v(hp, hp->sliding[layer]);
+        return hp->attn_bias && hparams_has_v(hp, layer);
     case SCALAR:
         return hp->layer_scalar;
     case DENSE_MLP:
-        return !hp->sparse[layer];
+        return !hp->sparse[layer] || hp->mlp_beside;
     case SPARSE_MLP:
-        return hp->sparse[layer] && !block;
+        return hp->sparse[layer] && !block && !hp->mlp_beside;
     case SPARSE_GATE:
-        return hp->sparse[layer] && !block && !hp->router_bias;
+        return hp->sparse[layer] && !block && !hp->router_bias && !hp->mlp_beside;
     case SINKS:
         return hp->sinks;
     case ROUTER_BIAS:
         return hp->router_bias;
     case EXPERT_BIAS:
         return hp->expert_bias;
+    case OWN_KV:
+        return hparams_has_kv(hp, layer);
+    case OWN_KV_BIAS:
+        return hp->attn_bias && hparams_has_kv(hp, layer);
+    case K_NORM:
+        return hp->qk_norm && hparams_has_kv(hp, layer);
+    case INPUTS:
+        return hp->d_input > 0;
+    case BESIDE:
+        return hp->sparse[layer] && hp->mlp_beside;
     case SPARSE_BLOCK:
         return hp->sparse[layer] && block;
     default:

@@ -441,6 +441,53 @@ static enum err_code put_gemma4_rope(json_t *o, const struct tensor *freqs, stru
     return put_key(o, "rope_parameters", rope, e);
 }
 
+/* A list where layers that share keys and values have an MLP of twice the width. */
+static enum err_code put_gemma4_widths(json_t *o, struct err *e)
+{
+    const json_t *list = json_object_get(o, "intermediate_size");
+    if (!json_is_array(list))
+        return ERR_OK;
+    const int64_t layers = json_integer_value(json_object_get(o, "num_hidden_layers"));
+    const int64_t shared = json_integer_value(json_object_get(o, "num_kv_shared_layers"));
+    const int64_t ff = json_integer_value(json_array_get(list, 0));
+    const int64_t last = json_integer_value(json_array_get(list, json_array_size(list) - 1));
+    const bool wide = last != ff;
+    if ((int64_t)json_array_size(list) != layers)
+        return err_set(e, ERR_INPUT, "key 'feed_forward_length': %zu entries for %lld layers",
+                       json_array_size(list), (long long)layers);
+    for (int64_t i = 0; i < layers; i++) {
+        const int64_t v = json_integer_value(json_array_get(list, (size_t)i));
+        const int64_t want = wide && i >= layers - shared ? 2 * ff : ff;
+        if (v != want)
+            return err_set(e, ERR_INPUT,
+                           "key 'feed_forward_length': layer %lld has %lld, expected %lld",
+                           (long long)i, (long long)v, (long long)want);
+    }
+    enum err_code rc = put_key(o, "use_double_wide_mlp", json_boolean(wide), e);
+    return rc == ERR_OK ? put_key(o, "intermediate_size", json_integer(ff), e) : rc;
+}
+
+/* HF's names of the keys of experts and of the inputs of each layer. */
+static enum err_code put_gemma4_parts(json_t *o, const struct tensor *table, struct err *e)
+{
+    static const char *const keys[][2] = {{"num_local_experts", "num_experts"},
+                                          {"num_experts_per_tok", "top_k_experts"}};
+    enum err_code rc = ERR_OK;
+    for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(keys); i++) {
+        json_t *v = json_object_get(o, keys[i][0]);
+        if (v)
+            rc = put_key(o, keys[i][1], json_incref(v), e);
+        json_object_del(o, keys[i][0]);
+    }
+    if (rc == ERR_OK && json_object_get(o, "num_experts"))
+        rc = put_key(o, "enable_moe_block", json_true(), e);
+    if (rc == ERR_OK && !json_object_get(o, "hidden_size_per_layer_input"))
+        rc = put_key(o, "hidden_size_per_layer_input", json_integer(0), e);
+    if (rc == ERR_OK && table && table->n_dim == 2)
+        rc = put_key(o, "vocab_size_per_layer_input", json_integer(table->dim[0]), e);
+    return rc == ERR_OK ? put_gemma4_widths(o, e) : rc;
+}
+
 /* The plain key_length is that of full layers. */
 static enum err_code put_gemma4(json_t *o, struct container *const *files, size_t n,
                                 const char *arch, struct err *e)
@@ -466,10 +513,8 @@ static enum err_code put_gemma4(json_t *o, struct container *const *files, size_
     snprintf(name, sizeof name, "blk.%lld.attn_v.weight", (long long)full);
     if (rc == ERR_OK)
         rc = put_key(o, "attention_k_eq_v", json_boolean(!find_tensor(files, n, name)), e);
-    if (rc == ERR_OK && json_object_get(o, "num_local_experts"))
-        rc = put_key(o, "enable_moe_block", json_true(), e);
-    if (rc == ERR_OK && !json_object_get(o, "hidden_size_per_layer_input"))
-        rc = put_key(o, "hidden_size_per_layer_input", json_integer(0), e);
+    if (rc == ERR_OK)
+        rc = put_gemma4_parts(o, find_tensor(files, n, "per_layer_token_embd.weight"), e);
     return rc;
 }
 

@@ -59,7 +59,16 @@ struct hparams {
     int n_expert, n_expert_used; /* 0: dense */
     int64_t d_ff_expert;
     bool sparse[HP_LAYERS_MAX]; /* layers that have experts */
-    bool sinks;                 /* heads have a logit without a key */
+    /* Gemma 4 with experts: they stand beside the dense MLP, not in its place, and the router reads
+     * a norm of its own, and scales the weight of each expert. */
+    bool mlp_beside;
+    /* Gemma 4 E. The last n_kv_shared layers look at the keys and values of an earlier layer, and
+     * have an MLP of d_ff_shared (0: d_ff). Each layer takes up an input of d_input (0: none), made
+     * of the token's row in a table of n_vocab_input and of its embedding. */
+    int n_kv_shared;
+    int64_t d_ff_shared, d_input, n_vocab_input;
+    float input_scale; /* multiplies the rows of that table */
+    bool sinks;        /* heads have a logit without a key */
     bool router_bias, expert_bias;
     float act_limit, act_alpha; /* ACT_GPTOSS */
     bool softmax_all;           /* router: softmax over all experts, else over the chosen ones */
@@ -80,9 +89,33 @@ static inline int hparams_n_kv(const struct hparams *hp, bool sliding)
 {
     return hp->n_kv_full && !sliding ? hp->n_kv_full : hp->n_kv;
 }
-static inline bool hparams_has_v(const struct hparams *hp, bool sliding)
+/* Of a layer: does it make keys and values, and by a projection of v? */
+static inline bool hparams_has_kv(const struct hparams *hp, int layer)
 {
-    return sliding || !hp->k_eq_v;
+    return layer < hp->n_layer - hp->n_kv_shared;
+}
+static inline bool hparams_has_v(const struct hparams *hp, int layer)
+{
+    return hparams_has_kv(hp, layer) && (hp->sliding[layer] || !hp->k_eq_v);
+}
+/* The layer whose keys and values it looks at: itself, or the last one of its kind that makes some.
+ */
+static inline int hparams_kv_layer(const struct hparams *hp, int layer)
+{
+    int of = layer;
+    while (!hparams_has_kv(hp, of) || hp->sliding[of] != hp->sliding[layer])
+        of--;
+    return of;
+}
+/* Does what follows a layer hang on its state alone? Not where later layers look at pages or inputs
+ * that were made before it. */
+static inline bool hparams_layers_apart(const struct hparams *hp)
+{
+    return hp->n_kv_shared == 0 && hp->d_input == 0;
+}
+static inline int64_t hparams_d_ff(const struct hparams *hp, int layer)
+{
+    return hp->d_ff_shared && !hparams_has_kv(hp, layer) ? hp->d_ff_shared : hp->d_ff;
 }
 
 /* What turns a layer that slides or not. */

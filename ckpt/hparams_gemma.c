@@ -1,4 +1,5 @@
-/* hparams_gemma.c: norms, scales, softcaps and, in Gemma 4, the two sizes of heads.
+/* hparams_gemma.c: norms, scales, softcaps and, in Gemma 4, the two sizes of heads, experts, inputs
+ * of each layer, and layers that share keys and values.
  *
  * Rope and windows are read with those of the other families (hparams.c).
  */
@@ -9,7 +10,8 @@
 
 #include "ckpt/dtype.h"
 
-#define HEAD_MAX 4096
+#define HEAD_MAX    4096
+#define EXPERTS_MAX 4096
 
 /* The root of d_model is rounded as the published weights are, whatever this file's are stored in:
  * so packed weights and their expansion have one embedding (docs/families.md). */
@@ -145,33 +147,92 @@ static enum err_code read_full_heads(struct hparams *hp, const json_t *o, struct
     return rc;
 }
 
-/* Parts that are not run. gemma4_unified has no such keys. */
-static enum err_code check_plain(const struct hparams *hp, const json_t *o, struct err *e)
+/* Inputs of each layer: a missing key means 256, but gemma4_unified has no such keys. */
+static enum err_code read_inputs(struct hparams *hp, const json_t *o, struct err *e)
 {
-    bool unified = strcmp(hp->family, "gemma4_unified_text") == 0, moe = false, wide = false;
-    int64_t per_layer = unified ? 0 : 256, shared = 0;
+    const bool unified = strcmp(hp->family, "gemma4_unified_text") == 0;
+    hp->d_input = unified ? 0 : 256;
+    hp->n_vocab_input = 262144;
     enum err_code rc =
-        json_get_int(o, "hidden_size_per_layer_input", JSON_OPTIONAL, 0, 1 << 20, &per_layer, e);
+        json_get_int(o, "hidden_size_per_layer_input", JSON_OPTIONAL, 0, 1 << 20, &hp->d_input, e);
     if (rc == ERR_OK)
-        rc = json_get_int(o, "num_kv_shared_layers", JSON_OPTIONAL, 0, 1 << 20, &shared, e);
-    if (rc == ERR_OK)
-        rc = json_get_bool(o, "enable_moe_block", JSON_OPTIONAL, &moe, e);
+        rc = json_get_int(o, "vocab_size_per_layer_input", JSON_OPTIONAL, 0, 1 << 24,
+                          &hp->n_vocab_input, e);
+    if (rc == ERR_OK && hp->d_input && hp->n_vocab_input < hp->n_vocab)
+        rc = err_set(e, ERR_INPUT,
+                     "vocab_size_per_layer_input is %lld, expected at least vocab_size %lld",
+                     (long long)hp->n_vocab_input, (long long)hp->n_vocab);
+    if (rc == ERR_OK && unified && hp->d_input)
+        rc = err_set(e, ERR_INPUT, "hidden_size_per_layer_input is %lld, expected 0 for %s",
+                     (long long)hp->d_input, hp->family);
+    hp->n_vocab_input = hp->d_input ? hp->n_vocab_input : 0;
+    hp->input_scale = hp->d_input ? embedding_scale(hp->d_input) : 0;
+    return rc;
+}
+
+/* Every kind of layer that shares needs one that does not. */
+static enum err_code check_sources(const struct hparams *hp, struct err *e)
+{
+    bool has[2] = {false, false};
+    for (int i = 0; i < hp->n_layer; i++) {
+        has[hp->sliding[i]] |= hparams_has_kv(hp, i);
+        if (!has[hp->sliding[i]])
+            return err_set(e, ERR_INPUT,
+                           "num_kv_shared_layers is %d: layer %d has no %s layer before it that "
+                           "makes keys and values",
+                           hp->n_kv_shared, i,
+                           hp->sliding[i] ? "sliding_attention" : "full_attention");
+    }
+    return ERR_OK;
+}
+
+static enum err_code read_shared(struct hparams *hp, const json_t *o, struct err *e)
+{
+    int64_t shared = 0;
+    bool wide = false;
+    enum err_code rc =
+        json_get_int(o, "num_kv_shared_layers", JSON_OPTIONAL, 0, hp->n_layer - 1, &shared, e);
     if (rc == ERR_OK)
         rc = json_get_bool(o, "use_double_wide_mlp", JSON_OPTIONAL, &wide, e);
-    if (rc == ERR_OK && per_layer > 0)
-        rc = err_set(e, ERR_INPUT,
-                     "hidden_size_per_layer_input is %lld, expected 0: inputs of "
-                     "each layer are not supported",
-                     (long long)per_layer);
-    if (rc == ERR_OK && shared > 0)
-        rc = err_set(e, ERR_INPUT,
-                     "num_kv_shared_layers is %lld, expected 0: layers that share "
-                     "keys and values are not supported",
-                     (long long)shared);
-    if (rc == ERR_OK && (moe || wide))
-        rc = err_set(e, ERR_INPUT, "key '%s' is true, expected false: not supported",
-                     moe ? "enable_moe_block" : "use_double_wide_mlp");
+    if (rc != ERR_OK)
+        return rc;
+    hp->n_kv_shared = (int)shared;
+    hp->d_ff_shared = wide && shared ? 2 * hp->d_ff : 0;
+    return check_sources(hp, e);
+}
+
+static enum err_code read_experts(struct hparams *hp, const json_t *o, struct err *e)
+{
+    bool moe = false;
+    int64_t n = 0, used = 0;
+    enum err_code rc = json_get_bool(o, "enable_moe_block", JSON_OPTIONAL, &moe, e);
+    if (rc != ERR_OK || !moe)
+        return rc;
+    if (strcmp(hp->family, "gemma4_unified_text") == 0)
+        return err_set(e, ERR_INPUT, "key 'enable_moe_block' is true, expected false for %s",
+                       hp->family);
+    rc = json_get_int(o, "num_experts", JSON_REQUIRED, 1, EXPERTS_MAX, &n, e);
+    if (rc == ERR_OK)
+        rc = json_get_int(o, "top_k_experts", JSON_REQUIRED, 1, n, &used, e);
+    if (rc == ERR_OK)
+        rc = json_get_int(o, "moe_intermediate_size", JSON_REQUIRED, 1, 1 << 24, &hp->d_ff_expert,
+                          e);
+    hp->n_expert = (int)n;
+    hp->n_expert_used = (int)used;
+    hp->softmax_all = hp->norm_topk = hp->mlp_beside = true;
+    for (int i = 0; i < hp->n_layer; i++)
+        hp->sparse[i] = true;
     return rc;
+}
+
+/* A key of Gemma 3n: parts of the gate would be cut off. */
+static enum err_code check_dense_gate(const json_t *o, struct err *e)
+{
+    const json_t *v = json_object_get(o, "activation_sparsity_pattern");
+    if (!v || json_is_null(v))
+        return ERR_OK;
+    return err_set(e, ERR_INPUT,
+                   "key 'activation_sparsity_pattern': sparse activations are not of Gemma 4");
 }
 
 enum err_code hparams_read_gemma4(struct hparams *hp, const json_t *o, struct err *e)
@@ -183,6 +244,12 @@ enum err_code hparams_read_gemma4(struct hparams *hp, const json_t *o, struct er
     if (rc == ERR_OK)
         rc = json_get_bool(o, "attention_k_eq_v", JSON_OPTIONAL, &hp->k_eq_v, e);
     if (rc == ERR_OK)
-        rc = check_plain(hp, o, e);
+        rc = check_dense_gate(o, e);
+    if (rc == ERR_OK)
+        rc = read_inputs(hp, o, e);
+    if (rc == ERR_OK)
+        rc = read_shared(hp, o, e);
+    if (rc == ERR_OK)
+        rc = read_experts(hp, o, e);
     return rc == ERR_OK ? read_full_heads(hp, o, e) : rc;
 }

@@ -305,6 +305,7 @@ enum ckpt_role names_role(const char *name)
         {".switch_mlp.", ROLE_EXPERT},    {".switch_glu.", ROLE_EXPERT},
         {".mlp.gate.", ROLE_ROUTER},      {".block_sparse_moe.gate.", ROLE_ROUTER},
         {".router.", ROLE_ROUTER},        {".mlp.", ROLE_MLP},
+        {"per_layer_", ROLE_MLP},
     };
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
         if (has_part(name, parts[i].part))

@@ -2,7 +2,7 @@
  *
  * A packed MLX module is bound from three tensors and checked; every other tensor is a weight by
  * itself; experts are stacked in the end (weight_experts.c). What is no weight is left out: rope
- * tables, a head beside a tied embedding.
+ * tables, a head beside a tied embedding, projections of layers that share keys and values.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -227,6 +227,15 @@ static enum err_code add_gpt_oss(struct checkpoint *c, const struct items *all,
     return err_wrap(e, rc, "%s", it->file->path);
 }
 
+/* Published files have keys and values of layers that look at another one's, unused. */
+static bool is_unused_kv(const struct checkpoint *c, const char *name)
+{
+    const int layer = names_layer(name);
+    return c->hp_ok && layer >= 0 && layer < c->hp.n_layer && !hparams_has_kv(&c->hp, layer) &&
+           (strstr(name, ".self_attn.k_proj.") || strstr(name, ".self_attn.v_proj.") ||
+            strstr(name, ".self_attn.k_norm."));
+}
+
 static enum err_code add_weight(struct checkpoint *c, const struct items *all,
                                 const struct item *it, const char *family, struct err *e)
 {
@@ -251,7 +260,8 @@ static enum err_code add_weight(struct checkpoint *c, const struct items *all,
             (struct ckpt_aside){it->t->name, it->t->bytes, tensor_elems(it->t)};
         return ERR_OK;
     }
-    if (match == NAMES_DROPPED || (c->hp_ok && c->hp.tied && str_starts(name, "lm_head.")))
+    if (match == NAMES_DROPPED || is_unused_kv(c, name) ||
+        (c->hp_ok && c->hp.tied && str_starts(name, "lm_head.")))
         return ERR_OK;
     w->name = arena_strdup(c->priv->arena, name);
     if (!w->name)

@@ -4,6 +4,7 @@
 #include "common/cmd.h"
 #include "common/io.h"
 #include "common/opt.h"
+#include "common/str.h"
 #include "convert/inspect.h"
 #include "convert/inspect_trace.h"
 
@@ -45,10 +46,11 @@ static enum err_code show(const char *path, const struct inspect_options *o, boo
     struct checkpoint *c = NULL;
     json_t *facts = NULL;
     struct strbuf text = {0};
-    enum err_code rc = checkpoint_open(&c, path, e);
-    if (rc == ERR_OK)
+    const bool config = str_ends(path, ".json") && !io_is_dir(path);
+    enum err_code rc = config ? inspect_config(path, &facts, e) : checkpoint_open(&c, path, e);
+    if (rc == ERR_OK && !config)
         rc = inspect_checkpoint(c, o, &facts, e);
-    else if (rc == ERR_INPUT)
+    else if (!config && rc == ERR_INPUT)
         rc = facts_of_file(path, o->hashes, &facts, e);
     if (rc == ERR_OK && json) {
         rc = cmd_print_json(json_incref(facts), e);
@@ -79,8 +81,8 @@ enum err_code cmd_inspect(int argc, char **argv, const struct cmd_env *env, stru
             "Says what a checkpoint is: family, hyperparameters, tensors with their formats, "
             "bytes by role, where it came from; whether float matrices lie on a grid. PATH is a "
             "folder, a GGUF, a safetensors file, "
-            "an archive or archive:member, or a trace of a run. A family that cannot be run is "
-            "listed all the same.",
+            "an archive or archive:member, a trace of a run, or a config.json alone, whose tensors "
+            "are listed as bf16. A family that cannot be run is listed all the same.",
         .opts = opts,
         .args_min = 1,
         .args_max = 1};

@@ -15,6 +15,18 @@ static json_t *bits(uint64_t bytes, int64_t elems)
     return json_real(elems ? errstat_round6(8.0 * (double)bytes / (double)elems) : 0.0);
 }
 
+/* Of a token over all layers that own pages. */
+static int64_t kv_values(const struct hparams *hp)
+{
+    int64_t n = 0;
+    for (int i = 0; i < hp->n_layer; i++) {
+        const bool slides = hp->sliding[i];
+        if (hparams_has_kv(hp, i))
+            n += (int64_t)2 * hparams_n_kv(hp, slides) * hparams_head_dim(hp, slides);
+    }
+    return n;
+}
+
 static json_t *hparams(const struct hparams *hp)
 {
     json_t *o = json_pack("{s:i,s:I,s:i,s:i,s:i,s:I,s:I,s:I,s:b,s:f}", "layers", hp->n_layer,
@@ -22,9 +34,12 @@ static json_t *hparams(const struct hparams *hp)
                           hp->n_kv, "head_dim", hp->head_dim, "d_ff", (json_int_t)hp->d_ff, "vocab",
                           (json_int_t)hp->n_vocab, "context", (json_int_t)hp->ctx_max, "tied",
                           hp->tied, "rope_theta", hp->rope.theta);
+    json_object_set_new(o, "kv_values_per_token", json_integer(kv_values(hp)));
     if (hp->n_expert) {
         json_object_set_new(o, "experts", json_integer(hp->n_expert));
         json_object_set_new(o, "experts_used", json_integer(hp->n_expert_used));
+        json_object_set_new(o, "d_ff_expert", json_integer(hp->d_ff_expert));
+        json_object_set_new(o, "experts_beside_mlp", json_boolean(hp->mlp_beside));
     }
     if (hp->window) {
         char pattern[HP_LAYERS_MAX + 1] = "";
@@ -32,6 +47,18 @@ static json_t *hparams(const struct hparams *hp)
             pattern[i] = hp->sliding[i] ? 'w' : 'F';
         json_object_set_new(o, "window", json_integer(hp->window));
         json_object_set_new(o, "layer_windows", json_string(pattern));
+    }
+    if (hp->n_kv_shared) {
+        /* By layer, the one whose keys and values it looks at. */
+        json_t *list = json_array();
+        for (int i = 0; i < hp->n_layer; i++)
+            json_array_append_new(list, json_integer(hparams_kv_layer(hp, i)));
+        json_object_set_new(o, "layer_kv", list);
+        json_object_set_new(o, "d_ff_sharing", json_integer(hparams_d_ff(hp, hp->n_layer - 1)));
+    }
+    if (hp->d_input) {
+        json_object_set_new(o, "layer_input", json_integer(hp->d_input));
+        json_object_set_new(o, "layer_input_vocab", json_integer(hp->n_vocab_input));
     }
     if (hp->two_ropes)
         json_object_set_new(o, "rope_theta_window", json_real(hp->rope_sliding.theta));
@@ -114,7 +141,8 @@ static enum err_code tensors(const struct checkpoint *c, const struct inspect_op
                               plan_weight_format(w, format), "bytes", (json_int_t)w->bytes,
                               "bits_per_weight", bits(w->bytes, elems_of(w)));
         json_array_append_new(list, o);
-        enum err_code rc = put_grid(o, w, opt, e);
+        /* Of a config alone there is nothing to look at. */
+        enum err_code rc = c->n_files ? put_grid(o, w, opt, e) : ERR_OK;
         if (rc != ERR_OK) {
             json_decref(list);
             return rc;

@@ -18,6 +18,9 @@ MUST_USE enum err_code inspect_checkpoint(const struct checkpoint *c,
  */
 MUST_USE enum err_code inspect_container(const struct container *c, const char *why,
                                          bool with_hashes, json_t **out, struct err *e);
+/* A config.json by itself: the tensors that a model of it would have, as bf16. A new reference;
+ * ERR_INPUT where the family or a key of it cannot be run. */
+MUST_USE enum err_code inspect_config(const char *path, json_t **out, struct err *e);
 /* The same facts for people. */
 void inspect_text(const json_t *facts, struct strbuf *out);
 

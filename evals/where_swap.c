@@ -315,7 +315,8 @@ enum err_code where_swap_run(struct where_swap *s, const struct plan *plan, stru
     if (rc != ERR_OK)
         return rc;
     const struct hparams *hp = engine_hparams(s->var->engine);
-    int kept = MIN2(first_layer(s), hp->n_layer - 1) / s->stride;
+    int first = hparams_layers_apart(hp) ? MIN2(first_layer(s), hp->n_layer - 1) : 0;
+    int kept = first / s->stride;
     struct where_pass p = {.en = s->var->engine,
                            .ids = s->ids,
                            .n_ids = s->n_ids,

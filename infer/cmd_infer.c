@@ -10,6 +10,7 @@
 #include "infer/model_opts.h"
 #include "infer/once.h"
 #include "infer/score.h"
+#include "infer/shapes.h"
 
 struct args {
     const char *model, *batch, *prompt, *out, *text, *trace, *trace_full;
@@ -48,7 +49,9 @@ static void fill_rows(struct args *a, struct opt *rows)
         {OPT_FLAG, 0, "force", &a->force, 0, 0, NULL, NULL, "replace outputs that assay made"},
         {OPT_FLAG, 0, "json", &a->json, 0, 0, NULL, NULL, "JSON on standard output"},
         {OPT_FLAG, 0, "plan", &a->plan, 0, 0, NULL, NULL,
-         "print the memory plan, with the lifetime of every buffer, and load nothing"},
+         "print the memory plan, with the lifetime of every buffer, and load nothing; MODEL may be "
+         "a "
+         "config.json alone, which is planned in 4 bits"},
         {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "Scoring"},
         {OPT_FLAG, 0, "score", &a->score, 0, 0, NULL, NULL,
          "teacher-forced log-probabilities of --batch prompts or of --text"},
@@ -120,13 +123,18 @@ static enum err_code run_plan(const struct args *a, const struct engine_options 
     struct checkpoint *c;
     struct engine_plan p;
     struct engine_buffers v;
-    enum err_code rc = checkpoint_open(&c, a->model, e);
+    const bool shape = str_ends(a->model, ".json") && !io_is_dir(a->model);
+    enum err_code rc =
+        shape ? shapes_checkpoint(&c, a->model, e) : checkpoint_open(&c, a->model, e);
     if (rc != ERR_OK)
         return rc;
     rc = engine_plan(c, o, &p, e);
     if (rc == ERR_OK)
         rc = engine_buffers_find(&v, c, o, e);
-    checkpoint_close(c);
+    if (shape)
+        shapes_free(c);
+    else
+        checkpoint_close(c);
     if (rc != ERR_OK)
         return err_wrap(e, rc, "%s", a->model);
     struct strbuf b = {0};

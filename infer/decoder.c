@@ -24,15 +24,18 @@ void decoder_bind_attention(struct model_binder *b, const struct hparams *hp,
     const int64_t q = hp->n_head * hd, kv = hparams_n_kv(hp, slides) * hd;
     want_norm(b, &a->norm, d, layer, "input_layernorm");
     decoder_want_linear(b, &a->q, q, d, hp->attn_bias, layer, "self_attn.q_proj");
-    decoder_want_linear(b, &a->k, kv, d, hp->attn_bias, layer, "self_attn.k_proj");
-    if (hparams_has_v(hp, slides))
+    const bool has_kv = hparams_has_kv(hp, layer);
+    if (has_kv)
+        decoder_want_linear(b, &a->k, kv, d, hp->attn_bias, layer, "self_attn.k_proj");
+    if (hparams_has_v(hp, layer))
         decoder_want_linear(b, &a->v, kv, d, hp->attn_bias, layer, "self_attn.v_proj");
     decoder_want_linear(b, &a->o, d, q, hp->o_bias, layer, "self_attn.o_proj");
     if (hp->qk_norm) {
         want_norm(b, &a->q_norm, hd, layer, "self_attn.q_norm");
-        want_norm(b, &a->k_norm, hd, layer, "self_attn.k_norm");
+        if (has_kv)
+            want_norm(b, &a->k_norm, hd, layer, "self_attn.k_norm");
     }
-    if (hp->v_norm)
+    if (hp->v_norm && has_kv)
         model_want_zeros(b, &a->v_norm, hd);
     if (hp->post_norms)
         want_norm(b, &a->post_norm, d, layer, "post_attention_layernorm");
@@ -43,11 +46,12 @@ void decoder_bind_attention(struct model_binder *b, const struct hparams *hp,
 void decoder_bind_mlp(struct model_binder *b, const struct hparams *hp, struct decoder_mlp *p,
                       int layer)
 {
-    const int64_t d = hp->d_model, ff = hp->d_ff;
+    const int64_t d = hp->d_model, ff = hparams_d_ff(hp, layer);
     want_norm(b, &p->norm, d, layer,
               hp->post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
     if (hp->post_norms)
-        want_norm(b, &p->post_norm, d, layer, "post_feedforward_layernorm");
+        want_norm(b, &p->post_norm, d, layer,
+                  hp->mlp_beside ? "post_feedforward_layernorm_1" : "post_feedforward_layernorm");
     decoder_want_linear(b, &p->gate, ff, d, hp->mlp_bias, layer, "mlp.gate_proj");
     decoder_want_linear(b, &p->up, ff, d, hp->mlp_bias, layer, "mlp.up_proj");
     decoder_want_linear(b, &p->down, d, ff, hp->mlp_bias, layer, "mlp.down_proj");
@@ -120,7 +124,8 @@ void decoder_plan_attention(struct model *m, const struct model_dims *dims, size
 void decoder_plan_mlp(struct model *m, const struct model_dims *dims, size_t *used)
 {
     struct decoder *p = model_priv(m);
-    const size_t n = (size_t)dims->n_tok, ff = (size_t)model_hparams(m)->d_ff;
+    const struct hparams *hp = model_hparams(m);
+    const size_t n = (size_t)dims->n_tok, ff = (size_t)MAX2(hp->d_ff, hp->d_ff_shared);
     p->gate_up = model_take(used, n * 2 * ff * sizeof(float));
     p->act = model_take(used, n * ff * dims->act_bytes);
 }
@@ -140,7 +145,7 @@ void decoder_limits(const struct model *m, struct kern_limits *l)
     const struct hparams *hp = model_hparams(m);
     l->n_head = hp->n_head;
     l->head_dim = MAX2(hp->head_dim, hp->head_dim_full);
-    int64_t q = (int64_t)l->n_head * l->head_dim;
-    l->k_max = MAX2(MAX2(hp->d_model, hp->d_ff), q);
-    l->rows_max = MAX2(MAX2(hp->n_vocab, hp->d_ff), MAX2(hp->d_model, q));
+    int64_t q = (int64_t)l->n_head * l->head_dim, ff = MAX2(hp->d_ff, hp->d_ff_shared);
+    l->k_max = MAX2(MAX2(hp->d_model, ff), q);
+    l->rows_max = MAX2(MAX2(hp->n_vocab, ff), MAX2(hp->d_model, q));
 }

@@ -25,7 +25,7 @@ struct decoder_linear {
 struct decoder_attention {
     float *norm, *q_norm, *k_norm, *post_norm, *sinks; /* NULL where the family has none */
     float *v_norm;                                     /* zeros */
-    struct decoder_linear q, k, v, o;
+    struct decoder_linear q, k, v, o; /* k, v: none where the layer looks at another one's */
 };
 
 struct decoder_mlp {

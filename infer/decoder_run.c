@@ -49,7 +49,8 @@ enum err_code decoder_linear(const struct decoder_pass *f, const void *x, int64_
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Rows of q, k and v lie behind each other in one row of qkv. */
+/* Rows of q, k and v lie behind each other in one row of qkv; of a layer that looks at another
+ * one's keys and values, q stands alone, and n_kv is that of the pages. */
 struct heads {
     int head_dim, n_kv;
     int64_t q, kv, stride; /* elements: of all query heads, of all KV heads, of a row of qkv */
@@ -64,7 +65,7 @@ static struct heads heads_of(const struct decoder_pass *f, int layer)
     t.n_kv = hparams_n_kv(f->hp, slides);
     t.q = (int64_t)f->hp->n_head * t.head_dim;
     t.kv = (int64_t)t.n_kv * t.head_dim;
-    t.stride = t.q + 2 * t.kv;
+    t.stride = t.q + (hparams_has_kv(f->hp, layer) ? 2 * t.kv : 0);
     t.qkv = f32_at(f, f->p->qkv);
     t.q_rot = f->s->scratch + f->p->q_rot;
     t.att = f->s->scratch + f->p->att;
@@ -75,7 +76,7 @@ static enum err_code project_qkv(const struct decoder_pass *f, const struct head
                                  const struct decoder_attention *l, struct err *e)
 {
     struct linear_args a = {.n_tok = (int)f->n, .x = f->x, .x_stride = f->d};
-    a.n_parts = l->v.w ? 3 : 2;
+    a.n_parts = l->v.w ? 3 : l->k.w ? 2 : 1;
     a.part[0] = (struct linear_part){l->q.w, l->q.bias, t->qkv, t->stride};
     a.part[1] = (struct linear_part){l->k.w, l->k.bias, t->qkv + t->q, t->stride};
     a.part[2] = (struct linear_part){l->v.w, l->v.bias, t->qkv + t->q + t->kv, t->stride};
@@ -115,17 +116,20 @@ static enum err_code norm_qkv(const struct decoder_pass *f, const struct heads *
 static enum err_code rotate(const struct decoder_pass *f, const struct heads *t, int layer,
                             struct err *e)
 {
-    struct rope_kv_args a = {.rows = &f->s->rows, .n_head = f->hp->n_head, .n_kv = t->n_kv};
+    struct rope_kv_args a = {.rows = &f->s->rows, .n_head = f->hp->n_head};
     const struct model_rope *rope = &f->s->rope[f->hp->sliding[layer]];
     a.head_dim = t->head_dim;
     a.rot_dim = rope->dims;
     a.q = t->qkv;
-    a.k = t->qkv + t->q;
-    a.v = t->qkv + t->q + t->kv;
     a.stride = t->stride;
     a.cos_sin = rope->cos_sin;
     a.q_out = t->q_rot;
-    a.kv = f->s->kv[layer];
+    if (hparams_has_kv(f->hp, layer)) {
+        a.n_kv = t->n_kv;
+        a.k = t->qkv + t->q;
+        a.v = t->qkv + t->q + t->kv;
+        a.kv = f->s->kv[layer];
+    }
     return kern_rope_kv(f->s->k, &a, e);
 }
 
@@ -167,7 +171,7 @@ enum err_code decoder_attend(struct decoder_pass *f, int i, struct err *e)
     if (rc == ERR_OK)
         rc = project_qkv(f, &t, l, e);
     if (rc == ERR_OK)
-        rc = model_tap(s, i, "qkv", n, t.qkv, l->v.w ? t.stride : t.q + t.kv, t.stride,
+        rc = model_tap(s, i, "qkv", n, t.qkv, l->v.w || !l->k.w ? t.stride : t.q + t.kv, t.stride,
                        sizeof(float), e);
     if (rc == ERR_OK)
         rc = norm_qkv(f, &t, l, e);
@@ -196,7 +200,7 @@ enum err_code decoder_run_mlp(struct decoder_pass *f, int i, struct err *e)
 {
     const struct decoder_mlp *l = &f->p->layers[i].mlp;
     const struct model_step *s = f->s;
-    const int64_t n = f->n, ff = f->hp->d_ff;
+    const int64_t n = f->n, ff = hparams_d_ff(f->hp, i);
     float *gate_up = f32_at(f, f->p->gate_up);
     void *act = s->scratch + f->p->act;
     enum err_code rc = decoder_norm(f, l->norm, e);
@@ -263,13 +267,14 @@ enum err_code decoder_finish(struct decoder_pass *f, struct err *e)
     const struct model_step *s = f->s;
     if (s->n_out == 0)
         return ERR_OK;
-    float *h = f32_at(f, f->p->out_h), *delta = f32_at(f, f->p->out_delta);
+    float *h = s->out_row ? f32_at(f, f->p->out_h) : f->h;
+    float *delta = s->out_row ? f32_at(f, f->p->out_delta) : f->delta;
     void *x = s->scratch + f->p->out_x;
     struct gather_args g = {.n = s->n_out, .d = f->d, .row = s->out_row, .in = f->h, .out = h};
-    enum err_code rc = kern_gather(s->k, &g, e);
+    enum err_code rc = s->out_row ? kern_gather(s->k, &g, e) : ERR_OK;
     g.in = f->delta;
     g.out = delta;
-    if (rc == ERR_OK && f->pending)
+    if (rc == ERR_OK && f->pending && s->out_row)
         rc = kern_gather(s->k, &g, e);
     struct rms_norm_args norm = norm_args(f, s->n_out, f->d, h, f->p->norm);
     norm.add = f->pending ? delta : NULL;

@@ -26,7 +26,7 @@ struct engine {
     float *cos_sin[2], *logits_dev; /* rope tables of full and of sliding layers */
     uint64_t *hash_dev;
     size_t page_bytes[2]; /* of a full and of a sliding layer */
-    uint8_t **kv_of;      /* [n_layer] where the pages of each layer are */
+    uint8_t **kv_of;      /* [n_layer] where the pages are that each layer looks at */
     size_t scratch_bytes, logits_bytes, hash_bytes;
     struct model_rope rope[2];
     int pages_max;
@@ -146,7 +146,8 @@ enum err_code engine_new(struct engine **out, const struct checkpoint *c,
     rc = alloc_device(en, &z, e);
     uint8_t *kv = en->kv;
     for (int i = 0; rc == ERR_OK && i < model_hparams(en->m)->n_layer; i++) {
-        en->kv_of[i] = kv;
+        const int of = hparams_kv_layer(model_hparams(en->m), i);
+        en->kv_of[i] = of < i ? en->kv_of[of] : kv;
         kv += engine_page_bytes(en, i) * (size_t)en->plan.pages;
     }
     if (rc == ERR_OK)
@@ -247,7 +248,8 @@ enum err_code engine_read_page(struct engine *en, int layer, int32_t page, void 
 
 size_t engine_page_bytes(const struct engine *en, int layer)
 {
-    return en->page_bytes[model_hparams(en->m)->sliding[layer]];
+    const struct hparams *hp = model_hparams(en->m);
+    return hparams_has_kv(hp, layer) ? en->page_bytes[hp->sliding[layer]] : 0;
 }
 
 static enum err_code fill_page(struct engine *en, int32_t page, uint8_t byte, struct err *e)
@@ -323,7 +325,9 @@ static enum err_code stage_inputs(struct engine *en, const struct step *s, int *
         return err_set(e, ERR_INTERNAL, "%d pieces in a step, expected 1..%d", s->n_pieces,
                        plan->batch_seqs);
     const int n_layer = model_hparams(en->m)->n_layer;
-    if (s->from_layer < 0 || s->from_layer > n_layer || (s->from_layer > 0) != (s->states != NULL))
+    if (s->from_layer < 0 || s->from_layer > n_layer ||
+        (s->from_layer > 0) != (s->states != NULL) ||
+        (s->from_layer > 0 && !hparams_layers_apart(model_hparams(en->m))))
         return err_set(e, ERR_INTERNAL, "a step from layer %d of %d %s states", s->from_layer,
                        n_layer, s->states ? "with" : "without");
     int t = 0, r = 0;

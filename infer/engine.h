@@ -70,7 +70,8 @@ struct step {
     int n_pieces;
     bool want_logits; /* bring whole rows to the host */
     /* from_layer > 0: layers before it are not run (n_layer: none is). What enters it is given:
-     * residual states on the host, [rows of all pieces, d_model], in place of the embeddings. */
+     * residual states on the host, [rows of all pieces, d_model], in place of the embeddings. Only
+     * for a model whose layers stand apart (hparams_layers_apart). */
     int from_layer;
     const float *states;
     /* Out: rows in the order of pieces and indices. */

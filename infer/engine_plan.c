@@ -122,7 +122,7 @@ static enum err_code size_pages(const struct hparams *hp, const struct engine_op
 {
     uint64_t per_page = 0;
     for (int i = 0; i < hp->n_layer; i++)
-        per_page += z->page_bytes[hp->sliding[i]];
+        per_page += hparams_has_kv(hp, i) ? z->page_bytes[hp->sliding[i]] : 0;
     const uint64_t fixed = p->weights + p->scratch + p->host, avail = available_memory();
     const int64_t one = kv_pages_for(p->ctx);
     if (o->kv_tokens < 0)
@@ -308,6 +308,10 @@ static void put_hparams(struct strbuf *b, const struct hparams *hp)
         strbuf_putc(b, hp->sparse[i] ? 'e' : '.');
     if (hp->n_expert)
         strbuf_printf(b, "\n%d %d\n", hp->softmax_all, hp->norm_topk);
+    if (hp->n_kv_shared || hp->d_input || hp->mlp_beside)
+        strbuf_printf(b, "%d %" PRId64 " %" PRId64 " %" PRId64 " %.9g %d\n", hp->n_kv_shared,
+                      hp->d_ff_shared, hp->d_input, hp->n_vocab_input, (double)hp->input_scale,
+                      hp->mlp_beside);
 }
 
 enum err_code engine_hash_weights(const struct checkpoint *c, const struct hparams *hp,

@@ -2,7 +2,7 @@
 #include "infer/experts.h"
 
 void experts_bind(struct model_binder *b, const struct hparams *hp, struct experts *x, int layer,
-                  const char *block, const char *router)
+                  const struct experts_names *names)
 {
     const int64_t d = hp->d_model, ff = hp->d_ff_expert;
     const struct {
@@ -13,19 +13,20 @@ void experts_bind(struct model_binder *b, const struct hparams *hp, struct exper
     } stacks[] = {{&x->gate, &x->gate_bias, ff, d, "gate"},
                   {&x->up, &x->up_bias, ff, d, "up"},
                   {&x->down, &x->down_bias, d, ff, "down"}};
-    model_want_vector(b, &x->norm, d, "model.layers.%d.post_attention_layernorm.weight", layer);
-    model_want_matrix(b, &x->router, hp->n_expert, d, "model.layers.%d.%s.%s.weight", layer, block,
+    const char *block = names->block, *router = names->router;
+    model_want_vector(b, &x->norm, d, "model.layers.%d.%s.weight", layer, names->norm);
+    model_want_matrix(b, &x->router, hp->n_expert, d, "model.layers.%d.%s%s.weight", layer, block,
                       router);
     if (hp->router_bias)
-        model_want_vector(b, &x->router_bias, hp->n_expert, "model.layers.%d.%s.%s.bias", layer,
+        model_want_vector(b, &x->router_bias, hp->n_expert, "model.layers.%d.%s%s.bias", layer,
                           block, router);
     for (size_t i = 0; i < ARRAY_LEN(stacks); i++) {
         model_want_experts(b, stacks[i].w, hp->n_expert, stacks[i].rows, stacks[i].k,
-                           "model.layers.%d.%s.experts.%s_proj.weight", layer, block,
+                           "model.layers.%d.%sexperts.%s_proj.weight", layer, block,
                            stacks[i].name);
         if (hp->expert_bias)
             model_want_vectors(b, stacks[i].bias, hp->n_expert, stacks[i].rows,
-                               "model.layers.%d.%s.experts.%s_proj.bias", layer, block,
+                               "model.layers.%d.%sexperts.%s_proj.bias", layer, block,
                                stacks[i].name);
     }
 }
@@ -89,8 +90,11 @@ static enum err_code choose(const struct decoder_pass *f, const struct experts *
     a.weight = t->weight;
     a.order = t->order;
     a.first = t->first;
+    struct route_scale_args scale = {t->n_pairs, a.n_expert, t->expert, x->router_scale, t->weight};
     enum err_code rc = decoder_linear(f, f->x, f->d, &router, t->logits, e);
-    return rc == ERR_OK ? kern_route(f->s->k, &a, e) : rc;
+    if (rc == ERR_OK)
+        rc = kern_route(f->s->k, &a, e);
+    return rc == ERR_OK && x->router_scale ? kern_route_scale(f->s->k, &scale, e) : rc;
 }
 
 /* Products of all pairs with their experts' rows of w. */
@@ -131,22 +135,28 @@ static enum err_code run_gated(const struct decoder_pass *f, const struct expert
 }
 
 enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
-                          const struct experts_room *r, int layer, struct err *e)
+                          const struct experts_room *r, int layer, float *out, struct err *e)
 {
     const struct model_step *s = f->s;
     const struct buffers t = buffers_of(f, r);
     const int used = f->hp->n_expert_used;
     const int64_t ff = f->hp->d_ff_expert, n_expert = f->hp->n_expert;
     const struct decoder_linear down = {x->down, x->down_bias};
-    enum err_code rc = decoder_norm(f, x->norm, e);
+    const bool apart = x->router_norm != NULL;
+    enum err_code rc = decoder_norm(f, apart ? x->router_norm : x->norm, e);
     if (rc == ERR_OK)
-        rc = model_tap(s, layer, "ffn_norm", f->n, f->x, f->d, f->d, f->act_bytes, e);
+        rc = model_tap(s, layer, apart ? "router_norm" : "ffn_norm", f->n, f->x, f->d, f->d,
+                       f->act_bytes, e);
     if (rc == ERR_OK)
         rc = choose(f, x, &t, e);
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "router", f->n, t.logits, n_expert, n_expert, sizeof(float), e);
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "route", f->n, t.weight, used, used, sizeof(float), e);
+    if (rc == ERR_OK && apart)
+        rc = decoder_norm(f, x->norm, e);
+    if (rc == ERR_OK && apart)
+        rc = model_tap(s, layer, "expert_norm", f->n, f->x, f->d, f->d, f->act_bytes, e);
     if (rc == ERR_OK)
         rc = run_gated(f, x, &t, e);
     /* The rows of a token's pairs follow each other: hashed as one. */
@@ -156,12 +166,11 @@ enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
         rc = multiply(f, &t, t.act, 1, down, t.y, f->d, e);
     struct combine_args c = {.n_tok = (int)f->n, .n_used = used, .d = f->d, .y = t.y};
     c.weight = t.weight;
-    c.out = f->delta;
+    c.out = out;
     if (rc == ERR_OK)
         rc = kern_combine(s->k, &c, e);
     if (rc == ERR_OK)
-        rc = decoder_leave_delta(f, NULL, e);
-    if (rc == ERR_OK)
-        rc = model_tap(s, layer, "down", f->n, f->delta, f->d, f->d, sizeof(float), e);
+        rc = model_tap(s, layer, apart ? "experts" : "down", f->n, out, f->d, f->d, sizeof(float),
+                       e);
     return rc;
 }

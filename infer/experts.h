@@ -15,6 +15,8 @@
 /* One layer's. gate, up and down stack the matrices of all experts. */
 struct experts {
     float *norm;
+    float *router_norm;  /* what the router reads; NULL: what the experts read */
+    float *router_scale; /* [n_expert] of the weights; NULL: none */
     struct kern_weight *router, *gate, *up, *down;
     /* [n_expert]; [n_expert, rows]; NULL where the family has none. */
     float *router_bias, *gate_bias, *up_bias, *down_bias;
@@ -25,14 +27,20 @@ struct experts_room {
     size_t logits, expert, weight, order, first, gate_up, act, y;
 };
 
-/* "model.layers.<layer>.<block>.<router>.weight" and "....experts.{gate,up,down}_proj.weight", and
- * their biases where the hyperparameters say so. */
+/* "model.layers.<layer>.<norm>.weight", "model.layers.<layer>.<block><router>.weight" and
+ * "....experts.{gate,up,down}_proj.weight", and their biases where the hyperparameters say so. A
+ * block ends with a point, or is empty. */
+struct experts_names {
+    const char *norm, *block, *router;
+};
 void experts_bind(struct model_binder *b, const struct hparams *hp, struct experts *x, int layer,
-                  const char *block, const char *router);
+                  const struct experts_names *names);
 void experts_plan(const struct hparams *hp, const struct model_dims *d, struct experts_room *r,
                   size_t *used);
 void experts_limits(const struct hparams *hp, struct kern_limits *l);
+/* out: f32 [n, d_model], the sum over the chosen. */
 MUST_USE enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
-                                   const struct experts_room *r, int layer, struct err *e);
+                                   const struct experts_room *r, int layer, float *out,
+                                   struct err *e);
 
 #endif

@@ -22,6 +22,7 @@ struct item {
     float **vector;
     float *scalar; /* on the host */
     int64_t n_zeros;
+    float factor; /* of a vector's values; 0: none */
 };
 
 struct model {
@@ -197,6 +198,17 @@ void model_want_vector(struct model_binder *b, float **v, int64_t n, const char 
     vsnprintf(name, sizeof name, fmt, ap);
     va_end(ap);
     add_item(b, (struct item){.src = find_shaped(b, name, 1, &n), .vector = v});
+}
+
+void model_want_scaled(struct model_binder *b, float **v, int64_t n, float factor, const char *fmt,
+                       ...)
+{
+    char name[CKPT_NAME_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    add_item(b, (struct item){.src = find_shaped(b, name, 1, &n), .vector = v, .factor = factor});
 }
 
 void model_want_scalar(struct model_binder *b, float *v, const char *fmt, ...)
@@ -406,6 +418,8 @@ static enum err_code load_vector(const struct item *item, struct kern *k, struct
         return err_set(e, ERR_NOMEM, "out of memory for %lld values", (long long)n);
     void *dev = NULL;
     enum err_code rc = ckpt_weight_decode(item->src, 0, rows, host, e);
+    for (int64_t i = 0; item->factor != 0 && rc == ERR_OK && i < n; i++)
+        host[i] *= item->factor;
     if (rc == ERR_OK)
         rc = kern_alloc(k, (size_t)n * sizeof *host, &dev, e);
     if (rc == ERR_OK) {

@@ -34,9 +34,9 @@ struct model_step {
     struct kern *k;
     struct kern_rows rows;
     int n_out;                 /* rows with logits; 0: none */
-    const int32_t *out_row;    /* [n_out] */
+    const int32_t *out_row;    /* [n_out]; NULL: row r is output row r */
     uint8_t *scratch;          /* the family's scratch bytes */
-    uint8_t *const *kv;        /* [n_layer] pages of each layer */
+    uint8_t *const *kv;        /* [n_layer] pages that each layer looks at */
     struct model_rope rope[2]; /* of full layers, of sliding layers: rope[hp.sliding[layer]] */
     float *logits;             /* [n_out, n_vocab]: what the forward pass makes */
     /* Trace level layers; NULL: off. hash_dev and hash have room for n_tok hashes. */
@@ -96,6 +96,9 @@ void model_want_experts(struct model_binder *b, struct kern_weight **w, int n_ex
                         int64_t k, const char *fmt, ...) PRINTF_LIKE(6, 7);
 void model_want_vector(struct model_binder *b, float **v, int64_t n, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
+/* Its values are multiplied by `factor` when they are loaded. */
+void model_want_scaled(struct model_binder *b, float **v, int64_t n, float factor, const char *fmt,
+                       ...) PRINTF_LIKE(5, 6);
 /* A tensor of one element, read to the host. */
 void model_want_scalar(struct model_binder *b, float *v, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* A vector of n zeros, which no checkpoint holds: a norm of 1 + w without a weight. */

@@ -9,8 +9,11 @@
 
 #include "ckpt/names.h"
 #include "common/arena.h"
+#include "common/io.h"
 #include "common/rng.h"
 #include "infer/model.h"
+
+#define CONFIG_BYTES_MAX ((size_t)1 << 20)
 
 /* clang-format off */
 #define CONFIG(...) #__VA_ARGS__
@@ -57,6 +60,29 @@ static const struct {
             "original_max_position_embeddings": 4096, "truncate": false},
         "tie_word_embeddings": false
     })},
+    {"gemma4-31b", CONFIG({
+        "model_type": "gemma4_text", "rms_norm_eps": 1e-06, "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": true, "hidden_size": 5376, "intermediate_size": 21504,
+        "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 16,
+        "num_global_key_value_heads": 4, "attention_k_eq_v": true, "sliding_window": 1024,
+        "hidden_size_per_layer_input": 0, "max_position_embeddings": 262144, "vocab_size": 262144
+    })},
+    {"gemma4-26b-a4b", CONFIG({
+        "model_type": "gemma4_text", "rms_norm_eps": 1e-06, "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": true, "hidden_size": 2816, "intermediate_size": 2112,
+        "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "num_global_key_value_heads": 2, "attention_k_eq_v": true, "sliding_window": 1024,
+        "hidden_size_per_layer_input": 0, "enable_moe_block": true, "num_experts": 128,
+        "top_k_experts": 8, "moe_intermediate_size": 704, "max_position_embeddings": 262144,
+        "vocab_size": 262144
+    })},
+    {"gemma4-e4b", CONFIG({
+        "model_type": "gemma4_text", "rms_norm_eps": 1e-06, "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": true, "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 42, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "num_kv_shared_layers": 18, "sliding_window": 512, "hidden_size_per_layer_input": 256,
+        "max_position_embeddings": 131072, "vocab_size": 262144
+    })},
     {"smollm2-135m", CONFIG({
         "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
         "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
@@ -82,6 +108,25 @@ static const struct {
         "vocab_size": 512, "num_local_experts": 6, "num_experts_per_tok": 3,
         "sliding_window": 100, "max_position_embeddings": 16384, "tie_word_embeddings": false
     })},
+    {"tiny-gemma4-a4b", CONFIG({
+        "model_type": "gemma4_text", "rms_norm_eps": 1e-06, "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": true, "hidden_size": 320, "intermediate_size": 640,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_global_key_value_heads": 1, "head_dim": 32, "global_head_dim": 64, "attention_k_eq_v":
+        true, "sliding_window": 100, "hidden_size_per_layer_input": 0, "enable_moe_block": true,
+        "num_experts": 6, "top_k_experts": 3, "moe_intermediate_size": 64,
+        "max_position_embeddings": 16384, "vocab_size": 512, "layer_types": ["sliding_attention",
+        "full_attention"]
+    })},
+    {"tiny-gemma4-e", CONFIG({
+        "model_type": "gemma4_text", "rms_norm_eps": 1e-06, "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": true, "hidden_size": 320, "intermediate_size": 640,
+        "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32,
+        "global_head_dim": 64, "sliding_window": 100, "hidden_size_per_layer_input": 64,
+        "vocab_size_per_layer_input": 512, "num_kv_shared_layers": 2, "use_double_wide_mlp": true,
+        "max_position_embeddings": 16384, "vocab_size": 512, "layer_types": ["sliding_attention",
+        "full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    })},
     {"tiny-qwen3-moe", CONFIG({
         "model_type": "qwen3_moe", "hidden_size": 128, "intermediate_size": 256,
         "moe_intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -93,10 +138,22 @@ static const struct {
 };
 /* clang-format on */
 
+static enum err_code read_config(const char *path, json_t **config, struct err *e)
+{
+    struct strbuf text = {0};
+    enum err_code rc = io_read_all(path, CONFIG_BYTES_MAX, &text, e);
+    if (rc == ERR_OK)
+        rc = err_wrap(e, json_parse(text.data, text.len, config, e), "%s", path);
+    strbuf_free(&text);
+    return rc;
+}
+
 enum err_code shapes_config(const char *name, json_t **config, struct err *e)
 {
     struct strbuf known = {0};
     *config = NULL;
+    if (str_ends(name, ".json"))
+        return read_config(name, config, e);
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         if (strcmp(shapes[i].name, name) == 0) {
             strbuf_free(&known);
@@ -246,12 +303,15 @@ static enum err_code add_weight(struct synthetic *s, const struct model_tensor *
         w->bytes = (size_t)rows * qformat_row_bytes(w->q, k) + (mx ? 1 : 2) * scale_bytes(w);
         return ERR_OK;
     }
-    /* Vectors: one for norms, zero for biases; a matrix whose rows no group divides is zero. */
+    /* Vectors: one for norms and scales, zero for biases; a matrix whose rows no group divides is
+     * zero. */
     w->bytes = (size_t)(rows * k) * sizeof(uint16_t);
     uint8_t *data = arena_array(s->arena, (size_t)(rows * k), sizeof(uint16_t));
     if (!data)
         return arena_error(s->arena, w->bytes, e);
-    for (int64_t i = 0; w->role == ROLE_NORM && i < rows * k; i++)
+    const bool ones =
+        w->role == ROLE_NORM || str_ends(w->name, "scale") || str_ends(w->name, "layer_scalar");
+    for (int64_t i = 0; ones && i < rows * k; i++)
         store_u16(data + 2 * i, bf16_from_f32(1));
     w->data = data;
     return ERR_OK;
@@ -304,7 +364,7 @@ static enum err_code build(struct synthetic *s, const char *name, struct err *e)
         return err_set(e, ERR_NOMEM, "out of memory for shape %s", name);
     enum err_code rc = shapes_config(name, &s->c.config, e);
     if (rc == ERR_OK)
-        rc = hparams_from_config(&s->c.hp, s->c.config, NULL, e);
+        rc = err_wrap(e, hparams_from_config(&s->c.hp, s->c.config, NULL, e), "%s", name);
     if (rc == ERR_OK)
         rc = model_list_tensors(&s->c.hp, &list, &n, e);
     s->c.hp_ok = rc == ERR_OK;

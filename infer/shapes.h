@@ -11,7 +11,8 @@
 
 #include "ckpt/checkpoint.h"
 
-/* The config of a shape; a new reference. ERR_USAGE names the shapes that there are. */
+/* The config of a shape, or of a file whose name ends in ".json"; a new reference. ERR_USAGE names
+ * the shapes that there are. */
 MUST_USE enum err_code shapes_config(const char *name, json_t **config, struct err *e);
 
 /* To be freed with shapes_free, not checkpoint_close. */

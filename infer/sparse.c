@@ -6,6 +6,7 @@ enum err_code sparse_bind(struct model *m, struct model_binder *b, const struct 
 {
     const struct hparams *hp = model_hparams(m);
     struct sparse *p = model_priv(m);
+    const struct experts_names experts = {"post_attention_layernorm", names->block, names->router};
     bool none = hp->sparse[0] && hp->n_expert < 1; /* a family whose layers all need some */
     if (none || hp->act != names->act)
         return err_set(e, ERR_INPUT, "%s model with %d experts, or another activation than its own",
@@ -19,7 +20,7 @@ enum err_code sparse_bind(struct model *m, struct model_binder *b, const struct 
     for (int i = 0; i < hp->n_layer; i++) {
         decoder_bind_attention(b, hp, &p->decoder.layers[i].attn, i);
         if (hp->sparse[i])
-            experts_bind(b, hp, &p->experts[i], i, names->block, names->router);
+            experts_bind(b, hp, &p->experts[i], i, &experts);
         else
             decoder_bind_mlp(b, hp, &p->decoder.layers[i].mlp, i);
     }
@@ -61,9 +62,11 @@ enum err_code sparse_forward(const struct model *m, const struct model_step *s, 
     for (int i = s->from_layer; rc == ERR_OK && i < f.hp->n_layer; i++) {
         rc = decoder_attend(&f, i, e);
         if (rc == ERR_OK && f.hp->sparse[i])
-            rc = experts_run(&f, &p->experts[i], &p->room, i, e);
+            rc = experts_run(&f, &p->experts[i], &p->room, i, f.delta, e);
         else if (rc == ERR_OK)
             rc = decoder_run_mlp(&f, i, e);
+        if (rc == ERR_OK && f.hp->sparse[i])
+            rc = decoder_leave_delta(&f, NULL, e);
         if (rc != ERR_OK)
             rc = err_wrap(e, rc, "layer %d", i);
     }

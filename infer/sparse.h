@@ -13,7 +13,7 @@ struct sparse {
 };
 
 struct sparse_names {
-    const char *block, *router; /* as in experts_bind */
+    const char *block, *router; /* as in struct experts_names */
     enum act_kind act;          /* the family's only one */
 };
 

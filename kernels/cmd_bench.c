@@ -244,7 +244,9 @@ enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct
         {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "The whole engine"},
         {OPT_STRING, 'm', "model", &a.model, 0, 0, NULL, "MODEL", "on this checkpoint"},
         {OPT_STRING, 0, "shape", &a.shape, 0, 0, NULL, "NAME",
-         "on synthetic 4-bit weights of a published model's shape: llama3-8b, qwen3-30b-a3b, ..."},
+         "on synthetic 4-bit weights of a published model's shape (llama3-8b, qwen3-30b-a3b, ...) "
+         "or of "
+         "a config.json"},
         {OPT_STRING, 0, "rows", &a.rows, 0, 0, NULL, "N,N",
          "decode so many rows (default 1,8,16,32,64; on the CPU 1,16)"},
         {OPT_STRING, 0, "prefill", &a.prompt, 0, 0, NULL, "N,N",

@@ -432,12 +432,14 @@ static enum err_code check_rope_kv(const struct rope_kv_args *a, struct err *e)
 {
     enum err_code rc = check_rows(a->rows, e);
     if (rc == ERR_OK)
-        rc = check_heads(a->n_head, a->n_kv, a->head_dim, e);
+        rc = check_heads(a->n_head, a->n_kv ? a->n_kv : 1, a->head_dim, e);
     if (rc != ERR_OK)
         return rc;
     NEED(a->rot_dim >= 0 && a->rot_dim <= a->head_dim && a->rot_dim % 2 == 0,
          "rot_dim %d: expected even, at most head_dim %d", a->rot_dim, a->head_dim);
-    NEED(a->q && a->k && a->v && a->q_out && a->kv && a->cos_sin, "a pointer is missing");
+    NEED(a->q && a->q_out && a->cos_sin, "a pointer is missing");
+    NEED(a->n_kv ? a->k && a->v && a->kv : !a->k && !a->v && !a->kv,
+         "%d KV heads: expected k, v and pages for some, and for none no such pointers", a->n_kv);
     return ERR_OK;
 }
 
@@ -469,7 +471,9 @@ static enum err_code check_act_mul(const struct act_mul_args *a, struct err *e)
 
 static enum err_code check_add(const struct add_args *a, struct err *e)
 {
-    NEED(a->n >= 0 && a->h && a->x, "%lld elements, or a pointer is missing", (long long)a->n);
+    NEED(a->n >= 0 && a->h && (a->x || a->out), "%lld elements, or a pointer is missing",
+         (long long)a->n);
+    NEED(a->x || a->scale == 0, "scale %g of what nothing is added to", (double)a->scale);
     return ERR_OK;
 }
 
@@ -478,6 +482,13 @@ static enum err_code check_route(const struct route_args *a, struct err *e)
     NEED(a->n_tok >= 0 && a->n_expert > 0 && a->n_used > 0 && a->n_used <= a->n_expert,
          "%d of %d experts: expected 1..all", a->n_used, a->n_expert);
     NEED(a->logits && a->expert && a->weight && a->order && a->first, "a pointer is missing");
+    return ERR_OK;
+}
+
+static enum err_code check_route_scale(const struct route_scale_args *a, struct err *e)
+{
+    NEED(a->n_pairs >= 0 && a->n_expert > 0 && a->expert && a->scale && a->weight,
+         "%d pairs, %d experts, or a pointer is missing", a->n_pairs, a->n_expert);
     return ERR_OK;
 }
 

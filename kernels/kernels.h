@@ -157,7 +157,8 @@ struct rms_norm_args {
     void *out; /* may be h itself with out_f32 */
 };
 
-/* Rotates q and k by the table and stores k and v in the pages of their positions. */
+/* Rotates q and k by the table and stores k and v in the pages of their positions. n_kv 0: q alone,
+ * for a layer that looks at another one's pages; k, v and kv are NULL then. */
 struct rope_kv_args {
     const struct kern_rows *rows;
     int n_head, n_kv, head_dim, rot_dim; /* first rot_dim dims rotate, halves paired */
@@ -190,12 +191,14 @@ struct act_mul_args {
     float limit, alpha; /* ACT_GPTOSS: gate and up are clamped at it; the sigmoid's factor */
 };
 
-/* h[i] += x[i], one rounding; then h[i] *= scale, another one; n elements. */
+/* h[i] += x[i], one rounding; then h[i] *= scale, another one; then out[i] = act(h[i]); n elements.
+ */
 struct add_args {
     int64_t n;
     float *h;
-    const float *x;
-    float scale; /* 0: no multiplication */
+    const float *x; /* NULL: h stays as it is, and there are an out and no scale */
+    float scale;    /* 0: no multiplication */
+    void *out;      /* act [n] or NULL */
 };
 
 /* Top experts of each row: logits f32 [n_tok, n_expert], ties to the lower index, weights by
@@ -209,6 +212,14 @@ struct route_args {
     float *weight;   /* [n_tok, n_used] */
     int32_t *order;  /* [n_tok * n_used] pair numbers t * n_used + slot, sorted by expert */
     int32_t *first;  /* [n_expert + 1] where each expert's pairs start in order */
+};
+
+/* weight[p] *= scale[expert[p]], one rounding, of all pairs. */
+struct route_scale_args {
+    int n_pairs, n_expert;
+    const int32_t *expert; /* [n_pairs] */
+    const float *scale;    /* [n_expert] */
+    float *weight;         /* [n_pairs] */
 };
 
 /* out[pair] = x[pair / x_div] * W_expert^T + bias_expert, f32 [n_pairs, rows]. The matrix stacks
@@ -273,6 +284,7 @@ struct row_hash_args {
     X(act_mul)                                                                                     \
     X(add)                                                                                         \
     X(route)                                                                                       \
+    X(route_scale)                                                                                 \
     X(expert_linear)                                                                               \
     X(combine)                                                                                     \
     X(gather)                                                                                      \

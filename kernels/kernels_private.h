@@ -130,7 +130,8 @@ enum kern_fault {
     KERN_FAULT_STALE,        /* the gate adds zero times what its output held before */
     KERN_FAULT_PLAIN_C,      /* the variant "c" adds chunk sums descending */
     KERN_FAULT_EXPAND,       /* expanded weights are rounded by another rule */
-    KERN_FAULT_KV8           /* K and V are rounded to 8 bits before rope */
+    KERN_FAULT_KV8,          /* K and V are rounded to 8 bits before rope */
+    KERN_FAULT_IDLE          /* add writes no out, and experts are not scaled */
 };
 void kern_plant(enum kern_fault f);
 enum kern_fault kern_planted(void);

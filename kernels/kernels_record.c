@@ -137,10 +137,11 @@ static void span_act_mul(const struct kern *k, const struct act_mul_args *a, str
 
 static void span_add(const struct kern *k, const struct add_args *a, struct kern_access *x)
 {
-    (void)k;
     reads(x, a->h, a->n * F32);
     reads(x, a->x, a->n * F32);
-    writes(x, a->h, a->n * F32);
+    if (a->x)
+        writes(x, a->h, a->n * F32);
+    writes(x, a->out, a->n * word_of(k));
 }
 
 static void span_route(const struct kern *k, const struct route_args *a, struct kern_access *x)
@@ -152,6 +153,15 @@ static void span_route(const struct kern *k, const struct route_args *a, struct 
     writes(x, a->weight, pairs * F32);
     writes(x, a->order, pairs * I32);
     writes(x, a->first, (a->n_expert + 1) * I32);
+}
+
+static void span_route_scale(const struct kern *k, const struct route_scale_args *a,
+                             struct kern_access *x)
+{
+    (void)k;
+    reads(x, a->expert, a->n_pairs * I32);
+    reads(x, a->weight, a->n_pairs * F32);
+    writes(x, a->weight, a->n_pairs * F32);
 }
 
 static void span_expert_linear(const struct kern *k, const struct expert_linear_args *a,

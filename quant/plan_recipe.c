@@ -5,7 +5,8 @@
 
 #include "quant/plan.h"
 
-#define HEAD_NAME "lm_head.weight"
+#define EMBEDDING_NAME "model.embed_tokens.weight"
+#define HEAD_NAME      "lm_head.weight"
 
 struct deciding {
     struct plan *p;
@@ -27,9 +28,10 @@ static int decide(struct deciding *d, const struct ckpt_weight *w, const char *n
     return recipe_decide(d->r, &s);
 }
 
+/* Gemma 4 E has another table with the role of an embedding. */
 static bool is_tied(const struct checkpoint *c, const struct ckpt_weight *w)
 {
-    return c->hp.tied && w->role == ROLE_EMBEDDING && w->n_dim == 2 &&
+    return c->hp.tied && strcmp(w->name, EMBEDDING_NAME) == 0 && w->n_dim == 2 &&
            !checkpoint_find(c, HEAD_NAME);
 }
 

@@ -113,6 +113,7 @@ START_TEST(add_gather_and_hash_equal_oracle)
     size_t all = (size_t)(n * d);
     float *h = draw(all), *x = draw(all), *got[2], *rows[2];
     uint64_t *hash[2], *half[2];
+    uint16_t *cast[2], *alone[2];
     for (int s = 0; s < 2; s++) {
         struct kern *k = r.side[s];
         struct err e = {.text = ""};
@@ -122,6 +123,12 @@ START_TEST(add_gather_and_hash_equal_oracle)
         add.scale = 0.7F;
         fix_ok(kern_add(k, &add, &e), &e);
         got[s] = rig_get(k, add.h, all * 4);
+        add.out = rig_put(k, NULL, all * 2);
+        fix_ok(kern_add(k, &add, &e), &e);
+        cast[s] = rig_get(k, add.out, all * 2);
+        add = (struct add_args){.n = (int64_t)all, .h = add.h, .out = rig_put(k, NULL, all * 2)};
+        fix_ok(kern_add(k, &add, &e), &e);
+        alone[s] = rig_get(k, add.out, all * 2);
         struct gather_args g = {4, d, rig_put(k, take, sizeof take), add.h,
                                 rig_put(k, NULL, (size_t)(4 * d) * 4)};
         fix_ok(kern_gather(k, &g, &e), &e);
@@ -135,8 +142,42 @@ START_TEST(add_gather_and_hash_equal_oracle)
     }
     ck_assert(rig_differ(got[0], got[1], all, 4) < 0);
     ck_assert(rig_differ(rows[0], rows[1], (size_t)(4 * d), 4) < 0);
+    ck_assert(rig_differ(cast[0], cast[1], all, 2) < 0);
+    ck_assert(rig_differ(alone[0], alone[1], all, 2) < 0);
+    ck_assert(memcmp(cast[0], alone[0], all * 2) == 0); /* h was not changed again */
     ck_assert_mem_eq(hash[0], hash[1], 40);
     ck_assert_mem_eq(half[0], half[1], 40);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(scales_of_experts_equal_oracle)
+{
+    enum { EXPERTS = 128 };
+    static const int pairs[] = {1, 8, 256, 257, 4096};
+    struct rig r = rig_open();
+    for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
+        int n = pairs[i];
+        float *scale = draw(EXPERTS), *weight = draw((size_t)n), *got[2];
+        int32_t *expert = malloc((size_t)n * sizeof *expert);
+        for (int p = 0; p < n; p++)
+            expert[p] = p * 37 % EXPERTS;
+        for (int s = 0; s < 2; s++) {
+            struct kern *k = r.side[s];
+            struct err e = {.text = ""};
+            struct route_scale_args a = {n, EXPERTS, rig_put(k, expert, (size_t)n * 4),
+                                         rig_put(k, scale, EXPERTS * 4),
+                                         rig_put(k, weight, (size_t)n * 4)};
+            fix_ok(kern_route_scale(k, &a, &e), &e);
+            got[s] = rig_get(k, a.weight, (size_t)n * 4);
+        }
+        ck_assert_msg(rig_differ(got[0], got[1], (size_t)n, 4) < 0, "%d pairs", n);
+        free(got[0]);
+        free(got[1]);
+        free(expert);
+        free(scale);
+        free(weight);
+    }
     rig_close(&r);
 }
 END_TEST
@@ -179,7 +220,7 @@ START_TEST(rope_and_pages_equal_oracle)
     int64_t stride = (HEADS + 2 * KV) * hd;
     struct rig r = rig_open();
     float *x = draw((size_t)(TOKENS * stride)), *cos_sin = draw((size_t)(POSITIONS * rot + 1));
-    uint16_t *q[2], *pages[2];
+    uint16_t *q[2], *pages[2], *alone[2];
     for (int s = 0; s < 2; s++) {
         struct kern *k = r.side[s];
         size_t page = kern_page_bytes(k, KV, hd), q_bytes = (size_t)(TOKENS * HEADS * hd) * 2;
@@ -206,11 +247,22 @@ START_TEST(rope_and_pages_equal_oracle)
         fix_ok(kern_rope_kv(k, &a, &e), &e);
         q[s] = rig_get(k, a.q_out, q_bytes);
         pages[s] = rig_get(k, a.kv, page * PAGES);
+        /* Queries alone, as a layer turns them that looks at another one's pages. */
+        a.n_kv = 0;
+        a.k = a.v = NULL;
+        a.kv = NULL;
+        a.q_out = rig_put(k, NULL, q_bytes);
+        fix_ok(kern_rope_kv(k, &a, &e), &e);
+        alone[s] = rig_get(k, a.q_out, q_bytes);
     }
     ck_assert_msg(rig_differ(q[0], q[1], TOKENS * HEADS * (size_t)hd, 2) < 0, "head_dim %d", hd);
+    for (int s = 0; s < 2; s++)
+        ck_assert_msg(rig_differ(q[0], alone[s], TOKENS * HEADS * (size_t)hd, 2) < 0,
+                      "queries alone, head_dim %d", hd);
     check_pages((const uint16_t *const *)pages, PAGES, KV, hd);
     for (int s = 0; s < 2; s++) {
         free(q[s]);
+        free(alone[s]);
         free(pages[s]);
     }
     free(x);
@@ -223,6 +275,7 @@ static void add_small(TCase *c)
 {
     tcase_add_test(c, activations_equal_oracle);
     tcase_add_test(c, add_gather_and_hash_equal_oracle);
+    tcase_add_test(c, scales_of_experts_equal_oracle);
     tcase_add_loop_test(c, norms_equal_oracle, 2, 4);
     tcase_add_loop_test(c, rope_and_pages_equal_oracle, 3, 5);
 }

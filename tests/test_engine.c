@@ -9,6 +9,7 @@
 
 #include "common/hash.h"
 #include "infer/kv.h"
+#include "infer/shapes.h"
 #include "tests/check_main.h"
 #include "tests/engine_rig.h"
 
@@ -116,6 +117,34 @@ START_TEST(the_plan_says_the_same_before_and_after)
     ck_assert(p.pages == 4 * 32 && p.ctx == 2048 && p.top_k == 2);
     ck_assert_uint_eq(p.kv, (uint64_t)p.pages * 2 * engine_page_bytes(r.en, 0));
     rig_close(&r);
+}
+END_TEST
+
+/* Three of five layers make keys and values: heads of 32, 64 and 32 dims. */
+START_TEST(layers_that_share_own_no_pages)
+{
+    struct err e = {.text = ""};
+    struct engine_options o = {.kern = {.device = "cpu", .isa = "auto", .threads = 1}};
+    struct engine *en;
+    struct checkpoint *c;
+    uint8_t *page = NULL;
+    o.batch_tokens = 8;
+    o.ctx = 512;
+    ck_assert_msg(shapes_checkpoint(&c, "tiny-gemma4-e", &e) == ERR_OK, "%s", e.text);
+    ck_assert_msg(engine_new(&en, c, &o, &e) == ERR_OK, "%s", e.text);
+    const struct engine_plan *p = engine_get_plan(en);
+    const size_t one = (size_t)KERN_PAGE * 2 * 32 * 4;
+    static const size_t sizes[] = {1, 2, 1, 0, 0};
+    for (int i = 0; i < 5; i++)
+        ck_assert_uint_eq(engine_page_bytes(en, i), sizes[i] * one);
+    ck_assert_uint_eq(p->kv, (uint64_t)p->pages * 4 * one);
+    page = malloc(2 * one);
+    ck_assert(engine_poison_page(en, 0, &e) == ERR_OK);
+    ck_assert(engine_read_page(en, 1, 0, page, &e) == ERR_OK && page[2 * one - 1] == 0xff);
+    ck_assert(engine_read_page(en, 3, 0, page, &e) == ERR_OK); /* nothing to read */
+    free(page);
+    engine_free(en);
+    shapes_free(c);
 }
 END_TEST
 
@@ -294,6 +323,7 @@ Suite *test_suite(void)
         tcase_add_loop_test(t, memory_in_use_is_the_plan_within_five_percent, 0, 2);
     }
     tcase_add_test(t, the_plan_says_the_same_before_and_after);
+    tcase_add_test(t, layers_that_share_own_no_pages);
     tcase_add_test(t, what_does_not_fit_says_by_how_much);
     tcase_add_test(t, the_fingerprint_is_of_what_decides_bits);
     tcase_add_test(t, a_step_that_breaks_its_bounds_is_refused);

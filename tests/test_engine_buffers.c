@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/io.h"
+#include "infer/shapes.h"
 #include "tests/check_main.h"
 #include "tests/tiny_model.h"
 
@@ -51,6 +52,34 @@ START_TEST(models_with_experts_have_lifetimes_too)
     engine_buffers_free(&b);
     checkpoint_close(c);
     free(dir);
+}
+END_TEST
+
+/* Gemma 4 with experts beside the MLP; with inputs of each layer and layers that share. */
+START_TEST(parts_of_gemma_4_have_lifetimes_too)
+{
+    static const struct {
+        const char *shape, *write, *read;
+        int times;
+    } want[] = {{"tiny-gemma4-a4b", "experts", "branches", 2},
+                {"tiny-gemma4-a4b", "expert_norm", "expert_linear", 2},
+                {"tiny-gemma4-e", "input_act", "linear", 5}};
+    struct engine_options o = {.kern = {.device = "cpu", .isa = "auto"}, .ctx = 512};
+    o.kern.arith = _i ? KERN_MMA90 : KERN_F32;
+    for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+        struct err e = {.text = ""};
+        struct engine_buffers b;
+        struct checkpoint *c;
+        ck_assert_int_eq(shapes_checkpoint(&c, want[i].shape, &e), ERR_OK);
+        enum err_code rc = engine_buffers_find(&b, c, &o, &e);
+        ck_assert_msg(rc == ERR_OK, "%s: %s", want[i].shape, e.text);
+        const struct engine_value *v = written_by(&b, want[i].write);
+        ck_assert_msg(v != NULL, "%s", want[i].write);
+        ck_assert_str_eq(v->last_read, want[i].read);
+        ck_assert_int_eq(v->times, want[i].times);
+        engine_buffers_free(&b);
+        shapes_free(c);
+    }
 }
 END_TEST
 
@@ -103,6 +132,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, every_value_has_a_place_a_writer_and_a_reader, 0, 2);
     tcase_add_loop_test(t, values_on_each_other_are_found, 0, 2);
     tcase_add_loop_test(t, models_with_experts_have_lifetimes_too, 0, 2);
+    tcase_add_loop_test(t, parts_of_gemma_4_have_lifetimes_too, 0, 2);
     suite_add_tcase(s, t);
     return s;
 }

@@ -229,11 +229,10 @@ START_TEST(published_shapes_have_the_published_numbers_of_parameters)
     static const struct {
         const char *name;
         int64_t params;
-    } published[] = {{"llama3-8b", 8030261248},
-                     {"qwen3-4b", 4022468096},
-                     {"qwen3-30b-a3b", 30532122624},
-                     {"mixtral-8x7b", 46702792704},
-                     {"smollm2-135m", 134515008}};
+    } published[] = {{"llama3-8b", 8030261248},      {"qwen3-4b", 4022468096},
+                     {"qwen3-30b-a3b", 30532122624}, {"mixtral-8x7b", 46702792704},
+                     {"gemma4-31b", 30697345340},    {"gemma4-26b-a4b", 25233141790},
+                     {"gemma4-e4b", 7463013418},     {"smollm2-135m", 134515008}};
     struct kern *k = NULL;
     const struct kern_options o = {.device = "cpu", .arith = KERN_MMA90, .threads = 1};
     ck_assert(kern_open(&k, &o, NULL) == ERR_OK);

@@ -26,6 +26,10 @@
     ",\"hidden_size_per_layer_input\":0,\"global_head_dim\":32,\"layer_types\":["                  \
     "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\"]"
 
+#define EXPERTS4                                                                                   \
+    ",\"enable_moe_block\":true,\"num_experts\":8,\"top_k_experts\":2,"                            \
+    "\"moe_intermediate_size\":48"
+
 static struct hparams hp;
 static struct err err;
 
@@ -179,6 +183,33 @@ START_TEST(gemma_defaults_are_those_of_its_classes)
     ck_assert_int_eq(hp.n_kv_full, 2);
     good("{" GEMMA4 ",\"num_global_key_value_heads\":1,\"attention_k_eq_v\":true}");
     ck_assert(hp.n_kv_full == 1 && hp.k_eq_v);
+    ck_assert(hp.n_expert == 0 && !hp.mlp_beside && hp.d_input == 0 && hp.n_kv_shared == 0);
+    good("{" GEMMA("gemma4_text") "}"); /* inputs of 256 unless the file says 0 */
+    ck_assert(hp.d_input == 256 && hp.n_vocab_input == 262144 && hp.input_scale == 16);
+    good("{" GEMMA("gemma4_unified_text") "}"); /* which has no such key */
+    ck_assert(hp.d_input == 0 && hp.n_vocab_input == 0);
+}
+END_TEST
+
+START_TEST(gemma_4_has_experts_beside_the_mlp_and_layers_that_share)
+{
+    static const int source[] = {0, 1, 0, 1};
+    good("{" GEMMA4 EXPERTS4 "}");
+    ck_assert(hp.mlp_beside && hp.n_expert == 8 && hp.n_expert_used == 2 && hp.d_ff_expert == 48);
+    ck_assert(hp.softmax_all && hp.norm_topk && hp.sparse[0] && hp.sparse[3] && !hp.router_bias);
+    good("{" GEMMA4 ",\"num_experts\":8}"); /* without enable_moe_block they mean nothing */
+    ck_assert(hp.n_expert == 0 && !hp.sparse[0]);
+    good("{" GEMMA4 ",\"num_kv_shared_layers\":2}");
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(hparams_kv_layer(&hp, i), source[i]);
+        ck_assert(hparams_has_kv(&hp, i) == (i < 2) && hparams_d_ff(&hp, i) == 9216);
+    }
+    good("{" GEMMA4 ",\"num_kv_shared_layers\":2,\"use_double_wide_mlp\":true}");
+    ck_assert(hparams_d_ff(&hp, 1) == 9216 && hparams_d_ff(&hp, 2) == 18432);
+    good("{" GEMMA4 ",\"use_double_wide_mlp\":true}"); /* layers that share are wide, no others */
+    ck_assert(hparams_d_ff(&hp, 3) == 9216);
+    good("{" GEMMA4 ",\"attention_k_eq_v\":true,\"num_kv_shared_layers\":2}");
+    ck_assert(hparams_has_v(&hp, 0) && !hparams_has_v(&hp, 1) && !hparams_has_v(&hp, 2));
 }
 END_TEST
 
@@ -200,10 +231,26 @@ START_TEST(what_a_gemma_cannot_run_is_refused_by_its_key)
         "layer 0 slides, but 'sliding_window' is not set");
     bad("{" GEMMA("gemma2") ",\"query_pre_attn_scalar\":0}", "'query_pre_attn_scalar'");
     bad("{" GEMMA("gemma3_text") ",\"sliding_window_pattern\":0}", "'sliding_window_pattern'");
-    bad("{" GEMMA("gemma4_text") "}", "hidden_size_per_layer_input is 256");
-    bad("{" GEMMA4 ",\"enable_moe_block\":true}", "'enable_moe_block' is true");
-    bad("{" GEMMA4 ",\"use_double_wide_mlp\":true}", "'use_double_wide_mlp' is true");
-    bad("{" GEMMA4 ",\"num_kv_shared_layers\":2}", "num_kv_shared_layers is 2");
+    bad("{" GEMMA("gemma4_text") ",\"vocab_size_per_layer_input\":31}",
+        "vocab_size_per_layer_input is 31, expected at least vocab_size 32");
+    bad("{" GEMMA("gemma4_text") ",\"hidden_size_per_layer_input\":-1}",
+        "'hidden_size_per_layer_input'");
+    bad("{" GEMMA("gemma4_unified_text") ",\"hidden_size_per_layer_input\":256}",
+        "hidden_size_per_layer_input is 256, expected 0 for gemma4_unified_text");
+    bad("{" GEMMA("gemma4_unified_text") EXPERTS4 "}",
+        "'enable_moe_block' is true, expected false for gemma4_unified_text");
+    bad("{" GEMMA4 ",\"enable_moe_block\":true}", "'num_experts'");
+    bad("{" GEMMA4 ",\"enable_moe_block\":true,\"num_experts\":8}", "'top_k_experts'");
+    bad("{" GEMMA4 ",\"enable_moe_block\":true,\"num_experts\":8,\"top_k_experts\":9}",
+        "'top_k_experts'");
+    bad("{" GEMMA4 ",\"enable_moe_block\":true,\"num_experts\":8,\"top_k_experts\":2}",
+        "'moe_intermediate_size'");
+    bad("{" GEMMA4 ",\"use_double_wide_mlp\":2}", "'use_double_wide_mlp'");
+    bad("{" GEMMA4 ",\"num_kv_shared_layers\":4}", "'num_kv_shared_layers'");
+    bad("{" GEMMA4 ",\"num_kv_shared_layers\":3}",
+        "num_kv_shared_layers is 3: layer 1 has no full_attention layer before it");
+    bad("{" GEMMA4 ",\"activation_sparsity_pattern\":[0.95,0,0,0]}",
+        "'activation_sparsity_pattern'");
     bad("{" GEMMA4 ",\"per_layer_config\":{\"0\":{\"head_dim\":32}}}", "layer 0, which slides");
     bad("{" GEMMA4 ",\"per_layer_config\":{\"1\":{\"head_dim\":32}}}",
         "layer 3 has 2 KV heads of 16, the full layer before it 2 of 32");
@@ -398,6 +445,7 @@ Suite *test_suite(void)
     tcase_add_test(t, qwen_has_its_own_biases_norms_and_head_size);
     tcase_add_test(t, qwen_slides_from_a_layer_on_when_told_to);
     tcase_add_test(t, gemma_defaults_are_those_of_its_classes);
+    tcase_add_test(t, gemma_4_has_experts_beside_the_mlp_and_layers_that_share);
     tcase_add_test(t, what_a_gemma_cannot_run_is_refused_by_its_key);
     tcase_add_test(t, missing_kv_heads_are_the_familys_null_is_all_heads);
     tcase_add_test(t, layer_types_win);

@@ -139,6 +139,41 @@ START_TEST(a_lone_file_is_shown_as_its_tensors)
 }
 END_TEST
 
+START_TEST(a_config_alone_says_what_its_model_has)
+{
+    json_t *f = NULL;
+    struct err e = {.text = ""};
+    struct strbuf text = {0};
+    ck_assert_msg(inspect_config(TEST_GOLDEN "/configs/gemma-4-e2b.json", &f, &e) == ERR_OK, "%s",
+                  e.text);
+    const json_t *hp = json_object_get(f, "hyperparameters");
+    const json_t *kv = json_object_get(hp, "layer_kv"), *all = json_object_get(f, "totals");
+    ck_assert_str_eq(text_at(f, "container"), "config");
+    ck_assert(json_integer_value(json_object_get(all, "weights")) == 4628569379);
+    ck_assert(json_integer_value(json_object_get(all, "bytes")) == 2 * 4628569379);
+    ck_assert_uint_eq(json_array_size(kv), 35);
+    ck_assert_int_eq(json_integer_value(json_array_get(kv, 34)), 14);
+    ck_assert_int_eq(json_integer_value(json_object_get(hp, "kv_values_per_token")), 9216);
+    ck_assert_int_eq(json_integer_value(json_object_get(hp, "layer_input")), 256);
+    ck_assert_int_eq(json_integer_value(json_object_get(hp, "d_ff_sharing")), 12288);
+    inspect_text(f, &text);
+    ck_assert_ptr_nonnull(strstr(text.data, "model.embed_tokens_per_layer.weight"));
+    ck_assert_ptr_null(strstr(text.data, "model.layers.15.self_attn.k_proj.weight"));
+    strbuf_free(&text);
+    json_decref(f);
+    ck_assert(inspect_config(TEST_GOLDEN "/configs/gemma-4-26b-a4b.json", &f, &e) == ERR_OK);
+    hp = json_object_get(f, "hyperparameters");
+    ck_assert(json_is_true(json_object_get(hp, "experts_beside_mlp")));
+    ck_assert_int_eq(json_integer_value(json_object_get(hp, "d_ff_expert")), 704);
+    json_decref(f);
+    write_text(dir, "c.json", "{\"model_type\":\"unheard_of\"}");
+    const char *path = test_path(dir, "c.json");
+    ck_assert_int_eq(inspect_config(path, &f, &e), ERR_INPUT);
+    ck_assert(!f && strstr(e.text, path) && strstr(e.text, "'unheard_of'"));
+    ck_assert_int_ne(inspect_config(test_path(dir, "none.json"), &f, &e), ERR_OK);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("inspect");
@@ -148,6 +183,7 @@ Suite *test_suite(void)
     tcase_add_test(t, bytes_by_role_add_up_to_the_total);
     tcase_add_test(t, a_family_that_cannot_be_run_is_listed_with_the_reason);
     tcase_add_test(t, a_lone_file_is_shown_as_its_tensors);
+    tcase_add_test(t, a_config_alone_says_what_its_model_has);
     suite_add_tcase(s, t);
     return s;
 }

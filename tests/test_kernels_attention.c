@@ -193,6 +193,15 @@ static void run_step(struct kern *k, const struct sequence *q, int from, int to,
                               .q_out = q_rot,
                               .kv = kv};
     fix_ok(kern_rope_kv(k, &ra, &e), &e);
+    /* Queries alone, as a layer turns them that looks at another one's pages. */
+    float *alone = calloc((size_t)(n * width), sizeof *alone);
+    struct rope_kv_args qa = ra;
+    qa.n_kv = 0;
+    qa.k = qa.v = qa.kv = NULL;
+    qa.q_out = alone;
+    fix_ok(kern_rope_kv(k, &qa, &e), &e);
+    ck_assert_int_eq(fix_diff(alone, q_rot, (size_t)(n * width)), -1);
+    free(alone);
     struct attention_args aa = {.rows = &rows,
                                 .n_head = q->s->n_head,
                                 .n_kv = q->s->n_kv,

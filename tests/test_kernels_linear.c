@@ -393,6 +393,18 @@ START_TEST(wrong_arguments_and_names_are_refused)
     struct err e = {.text = ""};
     ck_assert_int_eq(kern_linear(k, &(struct linear_args){.n_tok = 1}, &e), ERR_INTERNAL);
     ck_assert_int_eq(kern_add(k, &(struct add_args){.n = -1}, &e), ERR_INTERNAL);
+    float h[4] = {0};
+    ck_assert_int_eq(kern_add(k, &(struct add_args){.n = 4, .h = h}, &e), ERR_INTERNAL);
+    struct add_args scaled = {.n = 4, .h = h, .scale = 2, .out = h};
+    ck_assert_int_eq(kern_add(k, &scaled, &e), ERR_INTERNAL);
+    ck_assert_int_eq(kern_route_scale(k, &(struct route_scale_args){.n_pairs = 1}, &e),
+                     ERR_INTERNAL);
+    struct kern_rows rows = {.n_tok = 1};
+    struct rope_kv_args rope = {.rows = &rows, .n_head = 1, .head_dim = 4, .rot_dim = 4};
+    rope.q = rope.k = rope.cos_sin = h;
+    rope.q_out = h;
+    ck_assert_int_eq(kern_rope_kv(k, &rope, &e), ERR_INTERNAL);
+    ck_assert_ptr_nonnull(strstr(e.text, "0 KV heads"));
     kern_close(k);
     struct kern_options o = {.device = "tpu"};
     ck_assert_int_eq(kern_open(&k, &o, &e), ERR_USAGE);

@@ -143,6 +143,7 @@ START_TEST(add_combine_and_gather_equal_the_reference)
     struct rng r = {.seed = 4};
     float *y = fix_floats(&r, N * USED * D, -1, 1), *w = fix_floats(&r, N * USED, 0, 1);
     float *h0 = fix_floats(&r, N * D, -1, 1), *out = malloc(N * D * 4), *h = malloc(N * D * 4);
+    float *cast = malloc(N * D * 4);
     static const int32_t pick[] = {6, 0, 3, 3};
     EACH_KERN(k)
     {
@@ -163,6 +164,15 @@ START_TEST(add_combine_and_gather_equal_the_reference)
             float sum = h0[i] + out[i];
             ck_assert(fix_same(h[i], sum * 0.7F));
         }
+        memcpy(h, h0, N * D * 4);
+        scaled.out = cast;
+        fix_ok(kern_add(k, &scaled, &e), &e);
+        for (int i = 0; i < N * D; i++)
+            ck_assert(fix_same(act_at(k, cast, i, false), as_act(k, h[i], false)) &&
+                      h[i] == (h0[i] + out[i]) * 0.7F);
+        fix_ok(kern_add(k, &(struct add_args){.n = N * D, .h = h0, .out = cast}, &e), &e);
+        for (int i = 0; i < N * D; i++)
+            ck_assert(fix_same(act_at(k, cast, i, false), as_act(k, h0[i], false)));
         fix_ok(kern_gather(k, &(struct gather_args){4, D, pick, h0, out}, &e), &e);
         for (int i = 0; i < 4; i++)
             ck_assert_mem_eq(out + i * D, h0 + pick[i] * D, D * 4);
@@ -172,6 +182,7 @@ START_TEST(add_combine_and_gather_equal_the_reference)
     free(h0);
     free(out);
     free(h);
+    free(cast);
 }
 END_TEST
 
@@ -224,6 +235,42 @@ START_TEST(routing_takes_the_best_with_ties_to_the_lower_and_sorts_stably)
             ck_assert_int_eq(first[EXPERTS], N * USED);
         }
     }
+}
+END_TEST
+
+/* Also whether the planted fault is seen: what then stands in out and in the weights. */
+START_TEST(weights_take_the_scale_of_their_expert)
+{
+    enum { N = 50, EXPERTS = 7 };
+    struct rng r = {.seed = 8};
+    float *scale = fix_floats(&r, EXPERTS, 0.5f, 1.5f), *w0 = fix_floats(&r, N, 0, 1), w[N];
+    float out[N];
+    int32_t expert[N];
+    for (int i = 0; i < N; i++)
+        expert[i] = (int32_t)rng_below(&r, EXPERTS);
+    EACH_KERN(k)
+    {
+        for (int planted = 0; planted < 2; planted++) {
+            struct err e = {.text = ""};
+            int scaled = 0, cast = 0;
+            memcpy(w, w0, sizeof w);
+            memset(out, 0, sizeof out);
+            kern_plant(planted ? KERN_FAULT_IDLE : KERN_FAULT_NONE);
+            fix_ok(
+                kern_route_scale(k, &(struct route_scale_args){N, EXPERTS, expert, scale, w}, &e),
+                &e);
+            fix_ok(kern_add(k, &(struct add_args){.n = N, .h = w0, .out = out}, &e), &e);
+            kern_plant(KERN_FAULT_NONE);
+            for (int i = 0; i < N; i++) {
+                scaled += fix_same(w[i], w0[i] * scale[expert[i]]);
+                cast += fix_same(act_at(k, out, i, false), as_act(k, w0[i], false));
+            }
+            ck_assert_int_eq(scaled, planted ? 0 : N);
+            ck_assert_int_eq(cast, planted ? 0 : N);
+        }
+    }
+    free(scale);
+    free(w0);
 }
 END_TEST
 
@@ -380,6 +427,7 @@ Suite *test_suite(void)
     tcase_add_test(t, activations_equal_elem_h);
     tcase_add_test(t, add_combine_and_gather_equal_the_reference);
     tcase_add_test(t, routing_takes_the_best_with_ties_to_the_lower_and_sorts_stably);
+    tcase_add_test(t, weights_take_the_scale_of_their_expert);
     tcase_add_loop_test(t, logits_equal_the_reference, 0, 5);
     tcase_add_test(t, nan_logits_come_last_and_in_order);
     tcase_add_test(t, row_hashes_are_sums_over_words_with_one_nan);

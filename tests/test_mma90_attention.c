@@ -138,6 +138,12 @@ static uint16_t *run_rows(const struct sequence *s, struct cpu_kern *kern, int t
     r.kv = s->kv;
     ck_assert_int_eq(cpu_mma_rope_kv(&kern->base, &r, NULL), ERR_OK);
     ck_assert_mem_eq(q, s->q + (size_t)t0 * row, (size_t)n * row * 2);
+    /* Queries alone, as a layer turns them that looks at another one's pages. */
+    memset(q, 0, (size_t)n * row * 2);
+    r.n_kv = 0;
+    r.k = r.v = r.kv = NULL;
+    ck_assert_int_eq(cpu_mma_rope_kv(&kern->base, &r, NULL), ERR_OK);
+    ck_assert_mem_eq(q, s->q + (size_t)t0 * row, (size_t)n * row * 2);
     struct attention_args a = {.rows = &rows, .n_head = s->n_head, .n_kv = s->n_kv};
     a.head_dim = s->hd;
     a.q = q;

@@ -34,6 +34,12 @@ static const struct published models[] = {
     /* Published as 30.7 and 11.9 thousand million: the sums of the shapes. */
     {"gemma-4-31b", "gemma4_text", 30697345340, 57671680, 50},
     {"gemma-4-12b", "gemma4_unified_text", 11907350320, 22020096, 40},
+    /* 25.2 thousand million. */
+    {"gemma-4-26b-a4b", "gemma4_text", 25233141790, 14417920, 25},
+    /* 5.1 and 8.0 with vision and audio; 2.3 and 4.5 without these and both tables of tokens. Of
+     * 35 and 42 layers 15 and 24 have pages. */
+    {"gemma-4-e2b", "gemma4_text", 4628569379, 1179648, 28},
+    {"gemma-4-e4b", "gemma4_text", 7463013418, 3670016, 35},
 };
 
 static void read_model(const char *name, struct hparams *hp)
@@ -56,7 +62,10 @@ static void read_model(const char *name, struct hparams *hp)
 static void add_weights(void *ctx, const char *name, int n_dim, const int64_t *dim)
 {
     (void)name;
-    *(int64_t *)ctx += n_dim == 1 ? dim[0] : dim[0] * dim[1];
+    int64_t n = 1;
+    for (int i = 0; i < n_dim; i++)
+        n *= dim[i];
+    *(int64_t *)ctx += n;
 }
 
 START_TEST(a_published_config_has_its_weights_windows_and_pages)
@@ -70,8 +79,9 @@ START_TEST(a_published_config_has_its_weights_windows_and_pages)
     family_list(&hp, add_weights, &weights);
     for (int i = 0; i < hp.n_layer; i++) {
         sliding += hp.sliding[i];
-        page += (int64_t)64 * 2 * 2 * hparams_n_kv(&hp, hp.sliding[i]) *
-                hparams_head_dim(&hp, hp.sliding[i]);
+        if (hparams_has_kv(&hp, i))
+            page += (int64_t)64 * 2 * 2 * hparams_n_kv(&hp, hp.sliding[i]) *
+                    hparams_head_dim(&hp, hp.sliding[i]);
     }
     ck_assert_msg(weights == m->weights, "%s: %lld weights, published %lld", m->name,
                   (long long)weights, (long long)m->weights);
@@ -95,6 +105,18 @@ START_TEST(scales_and_bases_are_those_of_the_family)
     ck_assert(hp.embed_scale == 73.5F && hp.attn_scale == 1 && !hp.norm_plus_one && hp.v_norm);
     ck_assert(hp.head_dim_full == 512 && hp.n_kv_full == 4 && hp.k_eq_v && !hp.sliding[59]);
     ck_assert(hp.rope.kind == ROPE_PROPORTIONAL && hp.rope.turning_pairs == 64);
+    read_model("gemma-4-26b-a4b", &hp);
+    ck_assert(hp.embed_scale == 53 && hp.mlp_beside && hp.n_expert == 128 && hp.n_expert_used == 8);
+    ck_assert(hp.d_ff == 2112 && hp.d_ff_expert == 704 && hp.n_kv_full == 2 && hp.k_eq_v);
+    read_model("gemma-4-e2b", &hp);
+    ck_assert(hp.embed_scale == 39.25F && hp.d_input == 256 && hp.input_scale == 16);
+    ck_assert(!hp.k_eq_v && hp.n_kv == 1 && hp.n_kv_full == 1 && hp.window == 512);
+    ck_assert(hparams_kv_layer(&hp, 14) == 14 && hparams_kv_layer(&hp, 15) == 13);
+    ck_assert(hparams_kv_layer(&hp, 34) == 14 && hparams_kv_layer(&hp, 33) == 13);
+    ck_assert(hparams_d_ff(&hp, 14) == 6144 && hparams_d_ff(&hp, 15) == 12288);
+    read_model("gemma-4-e4b", &hp);
+    ck_assert(hp.embed_scale == 50.5F && hparams_kv_layer(&hp, 24) == 22);
+    ck_assert(hparams_kv_layer(&hp, 41) == 23 && hparams_d_ff(&hp, 41) == 10240);
 }
 END_TEST
 

@@ -6,7 +6,7 @@
 
 static enum err_code bind(struct model *m, struct model_binder *b, struct err *e)
 {
-    static const struct sparse_names names = {"mlp", "router", ACT_GPTOSS};
+    static const struct sparse_names names = {"mlp.", "router", ACT_GPTOSS};
     return sparse_bind(m, b, &names, e);
 }
 

@@ -5,7 +5,7 @@
 
 static enum err_code bind(struct model *m, struct model_binder *b, struct err *e)
 {
-    static const struct sparse_names names = {"block_sparse_moe", "gate", ACT_SILU};
+    static const struct sparse_names names = {"block_sparse_moe.", "gate", ACT_SILU};
     return sparse_bind(m, b, &names, e);
 }
 

@@ -335,10 +335,12 @@ static void rope_row(void *ctx, int64_t t, int thread)
     uint16_t *page = a->kv, head[KERN_HEAD_MAX];
     uint16_t *q_out = (uint16_t *)a->q_out + t * a->n_head * a->head_dim;
     (void)thread;
-    page += (size_t)cpu_page(a->rows, (int)t, pos) * half * 2 * (size_t)a->n_kv;
     for (int h = 0; h < a->n_head; h++)
         rotate_head(a, a->q + t * a->stride + (int64_t)h * a->head_dim, cos_sin,
                     q_out + (size_t)h * (size_t)a->head_dim);
+    if (!a->n_kv)
+        return;
+    page += (size_t)cpu_page(a->rows, (int)t, pos) * half * 2 * (size_t)a->n_kv;
     for (int h = 0; h < a->n_kv; h++) {
         int64_t from = t * a->stride + (int64_t)h * a->head_dim;
         rotate_head(a, a->k + from, cos_sin, head);

@@ -47,7 +47,8 @@ static void round_row(const float *x, int64_t n)
 
 void cpu_plant_kv8(const struct rope_kv_args *a)
 {
-    for (int t = 0; kern_planted() == KERN_FAULT_KV8 && t < a->rows->n_tok; t++) {
+    bool planted = kern_planted() == KERN_FAULT_KV8 && a->n_kv;
+    for (int t = 0; planted && t < a->rows->n_tok; t++) {
         round_row(a->k + t * a->stride, (int64_t)a->n_kv * a->head_dim);
         round_row(a->v + t * a->stride, (int64_t)a->n_kv * a->head_dim);
     }
@@ -103,6 +104,7 @@ enum err_code cpu_act_mul(struct kern *k, const struct act_mul_args *a, struct e
 struct add_ctx {
     const struct cpu_isa_ops *ops;
     const struct add_args *a;
+    bool f32;
 };
 
 static void add_item(void *ctx, int64_t i, int thread)
@@ -111,15 +113,23 @@ static void add_item(void *ctx, int64_t i, int thread)
     const struct add_ctx *c = ctx;
     int64_t at = i * SPAN, n = MIN2((int64_t)SPAN, c->a->n - at);
     float *h = c->a->h + at;
-    c->ops->add(h, c->a->x + at, n);
+    if (c->a->x)
+        c->ops->add(h, c->a->x + at, n);
     for (int64_t j = 0; c->a->scale != 0 && j < n; j++)
         h[j] *= c->a->scale;
+    if (c->a->out && c->f32)
+        memcpy((float *)c->a->out + at, h, (size_t)n * sizeof *h);
+    for (int64_t j = 0; c->a->out && !c->f32 && j < n; j++)
+        ((uint16_t *)c->a->out)[at + j] = bf16_from_f32(h[j]);
 }
 
 enum err_code cpu_add(struct kern *k, const struct add_args *a, struct err *e)
 {
     (void)e;
-    struct add_ctx c = {cpu_of(k)->ops, a};
+    struct add_args args = *a;
+    if (kern_planted() == KERN_FAULT_IDLE)
+        args.out = NULL;
+    struct add_ctx c = {cpu_of(k)->ops, &args, k->arith == KERN_F32};
     par_for(cpu_threads_for(k, a->n), (a->n + SPAN - 1) / SPAN, add_item, &c);
     return ERR_OK;
 }
@@ -222,6 +232,14 @@ enum err_code cpu_route(struct kern *k, const struct route_args *a, struct err *
     for (int x = a->n_expert; x > 0; x--)
         a->first[x] = a->first[x - 1];
     a->first[0] = 0;
+    return ERR_OK;
+}
+
+enum err_code cpu_route_scale(struct kern *k, const struct route_scale_args *a, struct err *e)
+{
+    (void)k, (void)e;
+    for (int p = 0; p < a->n_pairs && kern_planted() != KERN_FAULT_IDLE; p++)
+        a->weight[p] *= a->scale[a->expert[p]];
     return ERR_OK;
 }
 

@@ -162,6 +162,8 @@ static void rope_row(void *ctx, int64_t t, int thread)
     float *q_out = (float *)a->q_out + t * a->n_head * hd;
     for (int h = 0; h < a->n_head; h++)
         c->ops->rope_head(a->q + t * a->stride + h * hd, hd, a->rot_dim, cos_sin, q_out + h * hd);
+    if (!a->n_kv)
+        return;
     size_t head = (size_t)2 * KERN_PAGE * (size_t)hd;
     float *page = (float *)a->kv + (size_t)cpu_page(a->rows, (int)t, pos) * head * (size_t)a->n_kv;
     for (int h = 0; h < a->n_kv; h++) {

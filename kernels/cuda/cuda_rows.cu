@@ -1,4 +1,5 @@
-/* cuda_rows.cu: the operations that go over rows one by one: norm, activation, add, gather, hash.
+/* cuda_rows.cu: the operations that go over rows one by one: norm, activation, add, scales of
+ * experts, gather, hash.
  *
  * Norm: a row's sum of squares goes through the 256 lanes of elem.h, whatever computes it: rows of
  * up to 256 elements take a warp (lane j, j + 32, ... of the tree in one thread), longer ones a
@@ -216,8 +217,14 @@ __global__ static void __launch_bounds__(BLOCK) add_elements(struct add_args a)
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= a.n)
         return;
-    float sum = a.h[i] + a.x[i];
-    a.h[i] = a.scale != 0 ? sum * a.scale : sum;
+    float v = a.h[i];
+    if (a.x) {
+        v += a.x[i];
+        v = a.scale != 0 ? v * a.scale : v;
+        a.h[i] = v;
+    }
+    if (a.out)
+        ((uint16_t *)a.out)[i] = bf16_from_f32(v);
 }
 
 extern "C" enum err_code cuda_add(struct kern *k, const struct add_args *a, struct err *e)
@@ -226,6 +233,23 @@ extern "C" enum err_code cuda_add(struct kern *k, const struct add_args *a, stru
         return ERR_OK;
     launch_early(add_elements, blocks_for(a->n, BLOCK), BLOCK, 0, cuda_of(k)->stream, *a);
     return cuda_launched("add", e);
+}
+
+__global__ static void __launch_bounds__(BLOCK) scale_pairs(struct route_scale_args a)
+{
+    begin();
+    int p = (int)blockIdx.x * BLOCK + (int)threadIdx.x;
+    if (p < a.n_pairs)
+        a.weight[p] *= a.scale[a.expert[p]];
+}
+
+extern "C" enum err_code cuda_route_scale(struct kern *k, const struct route_scale_args *a,
+                                          struct err *e)
+{
+    if (a->n_pairs == 0)
+        return ERR_OK;
+    launch_early(scale_pairs, blocks_for(a->n_pairs, BLOCK), BLOCK, 0, cuda_of(k)->stream, *a);
+    return cuda_launched("route_scale", e);
 }
 
 __global__ static void __launch_bounds__(BLOCK) gather_elements(struct gather_args a)

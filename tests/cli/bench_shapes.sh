@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../cli_lib.sh"
 
 few="--no-kernels --device cpu --rows 1,3 --prefill 70 --context 66 --rounds 5 --seconds 0.001"
-for shape in tiny-llama tiny-mixtral tiny-qwen3-moe; do
+for shape in tiny-llama tiny-mixtral tiny-qwen3-moe tiny-gemma4-a4b tiny-gemma4-e; do
     check "make $shape" assay bench --make-checkpoint $shape $shape
     check "make it again, on one thread" assay bench --make-checkpoint $shape $shape.2 --threads 1
     check "the same bytes" diff -r $shape $shape.2
@@ -31,6 +31,15 @@ P
 check "a shape without a checkpoint" assay bench --shape tiny-mixtral $few --json
 mv .stdout figures.json
 check "its figures" python3 look.py figures.json
+configs=$root/tests/golden/configs
+check "inspect a config alone" assay inspect "$configs/gemma-4-e4b.json"
+check "plan it" assay infer --plan -m "$configs/gemma-4-e4b.json" --max-ctx 64 --batch-tokens 64 --json
+is_json "in JSON"
+ends "plan a folder that is none" 3 assay infer --plan -m none.json
+echo '{"model_type":"gemma4_text","activation_sparsity_pattern":[0.95]}' >sparse.json
+ends "plan a config that cannot be run" 3 assay infer --plan -m sparse.json
+says "plan a config that cannot be run" "sparse.json" "activation_sparsity_pattern"
+ends "bench one" 3 assay bench --shape sparse.json
 ends "an unknown shape" 2 assay bench --shape gpt-7
 says "an unknown shape" "gpt-7" "mixtral-8x7b"
 ends "a folder that is there" 2 assay bench --make-checkpoint tiny-llama look.py

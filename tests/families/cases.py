@@ -12,6 +12,7 @@ import pathlib
 import numpy as np
 from safetensors.numpy import save_file
 
+import gemma4_cases
 import moe_cases
 
 VOCAB = 40
@@ -109,7 +110,7 @@ CASES = {
                                              "vision_use_head": False},
                            "mm_tokens_per_image": 4, "image_token_index": 39,
                            "boi_token_index": 38, "eoi_token_index": 37}, True),
-} | moe_cases.cases(SILU)
+} | gemma4_cases.cases(family, GEMMA4) | moe_cases.cases(SILU)
 
 
 def text_config(config):
@@ -145,14 +146,14 @@ def layer_tensors(c, i):
     if moe_cases.is_sparse(c, i):
         out = {n: s for n, s in out.items() if not n.startswith("mlp.")} | moe_cases.tensors(c)
     if shared:
-        del out["self_attn.v_proj.weight"]
-    if gemma4:
-        out["layer_scalar"] = (1,)
+        out = {n: s for n, s in out.items() if not n.startswith("self_attn.v_proj.")}
     if kind in ("qwen3", "qwen3_moe", "gemma3_text") or gemma4:
         out |= {"self_attn.q_norm.weight": (hd,), "self_attn.k_norm.weight": (hd,)}
     if gemma:
         out |= {"pre_feedforward_layernorm.weight": (d,),
                 "post_feedforward_layernorm.weight": (d,)}
+    if gemma4:
+        out = gemma4_cases.layer_tensors(c, i, out)
     return {f"model.layers.{i}.{name}": shape for name, shape in out.items()}
 
 
@@ -161,6 +162,7 @@ def text_tensors(c):
     out = {"model.embed_tokens.weight": (c["vocab_size"], d), "model.norm.weight": (d,)}
     if not c["tie_word_embeddings"]:
         out["lm_head.weight"] = (c["vocab_size"], d)
+    out |= gemma4_cases.outer_tensors(c)
     for i in range(c["num_hidden_layers"]):
         out |= layer_tensors(c, i)
     return out
@@ -193,7 +195,10 @@ def draw(case, name, shape, config):
     """Float32 values: matrices of unit gain, norms about the value that leaves a row as it is."""
     seed = int.from_bytes(hashlib.sha256(f"{case}/{name}".encode()).digest()[:8], "little")
     unit = np.random.Generator(np.random.PCG64(seed)).random(shape) * 2 - 1
-    if name.endswith("norm.weight"):
+    value = gemma4_cases.value_of(name, shape, unit)
+    if value is not None:
+        return value.astype(np.float32)
+    if name.endswith(("norm.weight", "norm_1.weight", "norm_2.weight")):
         plus_one = text_config(config)["model_type"] in ("gemma2", "gemma3_text")
         # On a grid, so that a GGUF's 1 + w gives w back.
         value = (0 if plus_one else 1) + np.round(0.3 * unit * 4096) / 4096
@@ -226,7 +231,9 @@ def write_case(case, folder, config=None, base=None, form=None):
     folder.mkdir()
     tensors = {n: draw(case, n, s, base) for n, s in all_tensors(base).items()}
     if form:
-        tensors = moe_cases.restore(text_config(base), tensors, form)
+        c = text_config(base)
+        owner = gemma4_cases if gemma4_cases.is_gemma4(c) else moe_cases
+        tensors = owner.restore(c, tensors, form)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config or base, indent=1) + "\n")
     digest = hashlib.sha256()
@@ -273,7 +280,7 @@ def new_spelling(config):
 GGUF_ARCH = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
              "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma4_text": "gemma4",
              **moe_cases.GGUF_ARCH}
-GGUF_STEMS = moe_cases.GGUF_STEMS | {
+GGUF_STEMS = moe_cases.GGUF_STEMS | gemma4_cases.GGUF_STEMS | {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
@@ -282,12 +289,12 @@ GGUF_STEMS = moe_cases.GGUF_STEMS | {
 
 def gguf_name(arch, name):
     top = {"model.embed_tokens.weight": "token_embd.weight", "lm_head.weight": "output.weight",
-           "model.norm.weight": "output_norm.weight"}
+           "model.norm.weight": "output_norm.weight", **gemma4_cases.GGUF_TOP}
     if name in top:
         return top[name]
     layer, rest = name.removeprefix("model.layers.").split(".", 1)
-    if rest == "layer_scalar":
-        return f"blk.{layer}.layer_output_scale.weight"
+    if rest in gemma4_cases.GGUF_WHOLE:
+        return f"blk.{layer}.{gemma4_cases.GGUF_WHOLE[rest]}"
     stem, end = rest.rsplit(".", 1)
     gemma = {"post_attention_layernorm": "post_attention_norm",
              "pre_feedforward_layernorm": "ffn_norm",
@@ -344,31 +351,6 @@ def write_gguf_plain(w, c, arch):
             w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
 
 
-def write_gguf_gemma4(w, c):
-    slides = [t == "sliding_attention" for t in c["layer_types"]]
-    full_kv = c["num_global_key_value_heads" if c["attention_k_eq_v"] else "num_key_value_heads"]
-    w.add_head_count_kv([c["num_key_value_heads"] if s else full_kv for s in slides])
-    w.add_key_length(c["global_head_dim"])
-    w.add_value_length(c["global_head_dim"])
-    w.add_key_length_swa(c["head_dim"])
-    w.add_value_length_swa(c["head_dim"])
-    w.add_sliding_window(c["sliding_window"])
-    w.add_sliding_window_pattern(slides)
-    w.add_shared_kv_layers(0)
-    w.add_embedding_length_per_layer_input(0)
-    full, sliding = (c["rope_parameters"][k] for k in ("full_attention", "sliding_attention"))
-    w.add_rope_freq_base(full["rope_theta"])
-    w.add_rope_freq_base_swa(sliding["rope_theta"])
-    w.add_rope_dimension_count(c["global_head_dim"])
-    w.add_rope_dimension_count_swa(c["head_dim"])
-    if c["final_logit_softcapping"]:
-        w.add_final_logit_softcapping(c["final_logit_softcapping"])
-    pairs = c["global_head_dim"] // 2
-    turning = int(full["partial_rotary_factor"] * pairs)
-    w.add_tensor("rope_freqs.weight",
-                 np.array([1.0] * turning + [1e30] * (pairs - turning), dtype=np.float32))
-
-
 def write_gguf(case, path):
     import gguf
 
@@ -378,15 +360,16 @@ def write_gguf(case, path):
     w = gguf.GGUFWriter(path, arch)
     w.add_embedding_length(c["hidden_size"])
     w.add_block_count(c["num_hidden_layers"])
-    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_feed_forward_length(gemma4_cases.gguf_widths(c) if arch == "gemma4"
+                              else c["intermediate_size"])
     w.add_head_count(c["num_attention_heads"])
     w.add_context_length(c["max_position_embeddings"])
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     if arch == "gemma4":
-        write_gguf_gemma4(w, c)
+        gemma4_cases.write_gguf_keys(w, c)
     else:
         write_gguf_plain(w, c, arch)
-    moe_cases.add_gguf_keys(w, c)
+        moe_cases.add_gguf_keys(w, c)
     values = {n: draw(case, n, s, config) for n, s in text_tensors(c).items()}
     if c["model_type"] in moe_cases.GGUF_ARCH:
         values = moe_cases.stack(c, values, "experts")
@@ -407,4 +390,5 @@ def write_gguf(case, path):
 
 # One case of each family, whose packed weights are held against their expansion.
 PACKED = ["llama", "mistral-window", "qwen2", "qwen3", "gemma2", "gemma3", "gemma3-multimodal",
-          "gemma4", "mixtral", "qwen3-moe-step"]
+          "gemma4", "mixtral", "qwen3-moe-step"] + gemma4_cases.PACKED
+FORMS = moe_cases.FORMS | gemma4_cases.FORMS

@@ -27,7 +27,10 @@ def logits_of(folder, ids):
     if said:
         raise SystemExit(f"{folder}: {said}")
     with torch.no_grad():
-        out = model.eval()(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+        # With hidden states every row goes through every layer; else Gemma 4's layers that share
+        # keys and values look for the inputs of each layer, and fail where there are none.
+        out = model.eval()(input_ids=torch.tensor([ids]), use_cache=False,
+                           output_hidden_states=True).logits[0]
     return out.numpy().astype(np.float32)
 
 

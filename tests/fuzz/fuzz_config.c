@@ -2,6 +2,13 @@
 #include "tests/fuzz/ckpt_input.h"
 #include "tests/gpt_oss_make.h"
 
+#define GEMMA4_CONFIG                                                                              \
+    "{\"model_type\":\"gemma4_text\",\"hidden_size\":64,\"intermediate_size\":96,"                 \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"num_key_value_heads\":2,"                 \
+    "\"head_dim\":32,\"global_head_dim\":64,\"vocab_size\":16,\"sliding_window\":8,"               \
+    "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\","             \
+    "\"full_attention\"]"
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static bool have_tensors;
@@ -35,6 +42,17 @@ size_t fuzz_seeds(struct strbuf *seeds, size_t max)
         "{\"model_type\":\"qwen3_moe\",\"hidden_size\":64,\"intermediate_size\":96,"
         "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"vocab_size\":16,\"num_experts\":4,"
         "\"num_experts_per_tok\":2,\"mlp_only_layers\":[0],\"decoder_sparse_step\":1}",
+        GEMMA4_CONFIG ",\"attention_k_eq_v\":true,\"num_global_key_value_heads\":1,"
+                      "\"hidden_size_per_layer_input\":0,\"enable_moe_block\":true,"
+                      "\"num_experts\":4,\"top_k_experts\":2,\"moe_intermediate_size\":32,"
+                      "\"per_layer_config\":{\"1\":{\"head_dim\":64,"
+                      "\"num_key_value_heads\":1},\"3\":{\"head_dim\":64,"
+                      "\"num_key_value_heads\":1}}}",
+        GEMMA4_CONFIG ",\"num_kv_shared_layers\":2,\"use_double_wide_mlp\":true,"
+                      "\"hidden_size_per_layer_input\":16,\"vocab_size_per_layer_input\":16,"
+                      "\"rope_parameters\":{\"full_attention\":{\"rope_type\":"
+                      "\"proportional\",\"rope_theta\":1e6,\"partial_rotary_factor\":0.25},"
+                      "\"sliding_attention\":{\"rope_type\":\"default\"}}}",
         OSS_CONFIG OSS_QUANT
         ",\"swiglu_limit\":7.0,\"swiglu_alpha\":1.702,\"attention_bias\":true,"
         "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"truncate\":false},"
