@@ -260,7 +260,7 @@ static enum err_code check_device(int n, cudaDeviceProp *p, struct err *e)
 }
 
 /* In the order of enum cuda_path, without the choice by size. */
-static const char *const path_names[] = {"plain", "few", "many", NULL};
+static const char *const path_names[] = {"plain", "stream", "few", "many", NULL};
 
 static enum err_code take_resources(struct cuda_kern *c, struct err *e)
 {
