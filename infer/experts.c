@@ -49,6 +49,7 @@ void experts_limits(const struct hparams *hp, struct kern_limits *l)
 {
     l->k_max = MAX2(l->k_max, hp->d_ff_expert);
     l->rows_max = MAX2(l->rows_max, MAX2(hp->d_ff_expert, (int64_t)hp->n_expert));
+    l->n_used = hp->n_expert_used;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -93,41 +94,40 @@ static enum err_code choose(const struct decoder_pass *f, const struct experts *
     return rc == ERR_OK ? kern_route(f->s->k, &a, e) : rc;
 }
 
-/* Products of all pairs with their experts' rows of w. */
-static enum err_code multiply(const struct decoder_pass *f, const struct buffers *t, const void *in,
-                              int x_div, struct decoder_linear l, float *out, int64_t out_stride,
-                              struct err *e)
-{
-    struct expert_linear_args a = {.n_pairs = t->n_pairs, .n_expert = f->hp->n_expert};
-    a.x_div = x_div;
-    a.order = t->order;
-    a.first = t->first;
-    a.x = in;
-    a.w = l.w;
-    a.bias = l.bias;
-    a.out = out;
-    a.rows = kern_weight_rows(l.w) / f->hp->n_expert;
-    a.out_stride = out_stride;
-    return kern_expert_linear(f->s->k, &a, e);
-}
-
-/* gate and up side by side in a pair's row, then their product in act. */
 static enum err_code run_gated(const struct decoder_pass *f, const struct experts *x,
                                const struct buffers *t, struct err *e)
 {
-    const int64_t ff = f->hp->d_ff_expert;
-    const int used = f->hp->n_expert_used;
-    const struct decoder_linear gate = {x->gate, x->gate_bias}, up = {x->up, x->up_bias};
-    enum err_code rc = multiply(f, t, f->x, used, gate, t->gate_up, 2 * ff, e);
-    if (rc == ERR_OK)
-        rc = multiply(f, t, f->x, used, up, t->gate_up + ff, 2 * ff, e);
-    struct act_mul_args m = {.n_rows = t->n_pairs, .d = ff, .stride = 2 * ff, .act = f->hp->act};
-    m.gate = t->gate_up;
-    m.up = t->gate_up + ff;
-    m.out = t->act;
-    m.limit = f->hp->act_limit;
-    m.alpha = f->hp->act_alpha;
-    return rc == ERR_OK ? kern_act_mul(f->s->k, &m, e) : rc;
+    struct expert_gated_args a = {.n_pairs = t->n_pairs, .n_expert = f->hp->n_expert};
+    a.x_div = f->hp->n_expert_used;
+    a.order = t->order;
+    a.first = t->first;
+    a.x = f->x;
+    a.gate = x->gate;
+    a.up = x->up;
+    a.gate_bias = x->gate_bias;
+    a.up_bias = x->up_bias;
+    a.rows = f->hp->d_ff_expert;
+    a.act = f->hp->act;
+    a.limit = f->hp->act_limit;
+    a.alpha = f->hp->act_alpha;
+    a.room = t->gate_up;
+    a.out = t->act;
+    return kern_expert_gated(f->s->k, &a, e);
+}
+
+/* Products of all pairs' activations with their experts' rows of down. */
+static enum err_code run_down(const struct decoder_pass *f, const struct experts *x,
+                              const struct buffers *t, struct err *e)
+{
+    struct expert_linear_args a = {.n_pairs = t->n_pairs, .n_expert = f->hp->n_expert, .x_div = 1};
+    a.order = t->order;
+    a.first = t->first;
+    a.x = t->act;
+    a.w = x->down;
+    a.bias = x->down_bias;
+    a.out = t->y;
+    a.rows = a.out_stride = f->d;
+    return kern_expert_linear(f->s->k, &a, e);
 }
 
 enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
@@ -137,7 +137,6 @@ enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
     const struct buffers t = buffers_of(f, r);
     const int used = f->hp->n_expert_used;
     const int64_t ff = f->hp->d_ff_expert, n_expert = f->hp->n_expert;
-    const struct decoder_linear down = {x->down, x->down_bias};
     enum err_code rc = decoder_norm(f, x->norm, e);
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "ffn_norm", f->n, f->x, f->d, f->d, f->act_bytes, e);
@@ -153,7 +152,7 @@ enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "act", f->n, t.act, used * ff, used * ff, f->act_bytes, e);
     if (rc == ERR_OK)
-        rc = multiply(f, &t, t.act, 1, down, t.y, f->d, e);
+        rc = run_down(f, x, &t, e);
     struct combine_args c = {.n_tok = (int)f->n, .n_used = used, .d = f->d, .y = t.y};
     c.weight = t.weight;
     c.out = f->delta;

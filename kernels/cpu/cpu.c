@@ -176,7 +176,8 @@ static enum err_code cpu_reserve(struct kern *k, const struct kern_limits *l, st
     .scratch_bytes = cpu_scratch_bytes, .reserve = cpu_reserve
 #define SHARED                                                                                     \
     .rms_norm = cpu_rms_norm, .act_mul = cpu_act_mul, .add = cpu_add, .route = cpu_route,          \
-    .combine = cpu_combine, .gather = cpu_gather, .logits = cpu_logits, .row_hash = cpu_row_hash
+    .expert_gated = kern_gated_by_parts, .combine = cpu_combine, .gather = cpu_gather,             \
+    .logits = cpu_logits, .row_hash = cpu_row_hash
 
 static const struct kern_table tables[] = {
     [KERN_F32] = {MEMORY, SHARED, .weight_load = cpu_weight_load, .weight_free = cpu_weight_free,

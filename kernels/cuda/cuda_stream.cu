@@ -108,20 +108,6 @@ __device__ static const uint8_t *unit_of(const struct cuda_products &all, int ti
     return data + tile * all.part[0].tile_bytes + chunk * unit_bytes;
 }
 
-template <int BYTES> __device__ static void copy_piece(uint32_t to, const uint8_t *from)
-{
-    int at = (int)threadIdx.x % 32 * 16;
-#pragma unroll
-    for (int i = 0; i < BYTES; i += 512)
-        if (i + 512 <= BYTES || at + i < BYTES)
-            copy16(to + (uint32_t)(at + i), from + at + i);
-}
-
-__device__ static void close_group(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
 /* ROWS: columns that x has room for, at least n_tok. PAIR 2: the two blocks of a cluster have the
  * same tiles and half of the chunks each. */
 template <int BITS, enum cuda_scale SCALE, int GROUP, int ROWS, int PAIR>
