@@ -2,23 +2,22 @@
  * (cuda_many.cuh).
  *
  * Work: rows of x are first gathered in the order of the experts, a copy in scratch; a column tile
- * is then up to COLUMNS neighbouring rows of one expert (cuda_experts.cuh), and an item a column
- * tile by a block's rows of one of the matrices, rows fastest, so that blocks which run together
- * share x and an expert's weights in the second-level cache. Columns behind an expert's last pair
- * hold the next one's rows; they are computed and not stored. How many items there are is known on
- * the device alone.
+ * is then up to COLUMNS neighbouring rows of one expert (cuda_expert_items.cuh), and an item a
+ * column tile by a block's rows of one of the matrices, rows fastest, so that blocks which run
+ * together share x and an expert's weights in the second-level cache. Columns behind an expert's
+ * last pair hold the next one's rows; they are computed and not stored. How many items there are is
+ * known on the device alone.
  *
- * Sums go to the rows of their pairs. With gate and up they go to `room`, and act_mul follows.
+ * With gate and up the sums go to `room`, and a kernel of its own makes the activation.
  */
-#include "kernels/cuda/cuda_experts.cuh"
+#include "kernels/cuda/cuda_expert_items.cuh"
 #include "kernels/cuda/cuda_many.cuh"
 #include "kernels/cuda/cuda_product.h"
 #include "kernels/mma90.h"
 
-#define EXPERTS_MAX  512 /* whose lists stand behind the stages */
 #define GATHER_BLOCK 256
 
-struct plan {
+struct grouped_plan {
     int n_tiles, n_row_blocks; /* of an expert, in a matrix */
     int chunk_pieces, n_chunks;
     bool no_wait; /* planted fault */
@@ -51,12 +50,12 @@ struct expert_item {
 template <int BITS, int COLUMNS> struct expert_work {
     typedef struct expert_item item;
     const struct cuda_experts &a;
-    const struct plan &p;
-    struct expert_lists lists;
+    const struct grouped_plan &p;
+    struct expert_items items;
 
     __device__ int n_items(void) const
     {
-        return lists.starts[a.n_expert] * p.n_row_blocks * a.n_matrices;
+        return items.starts[a.n_expert] * p.n_row_blocks * a.n_matrices;
     }
     __device__ int chunk_pieces(void) const
     {
@@ -77,9 +76,9 @@ template <int BITS, int COLUMNS> struct expert_work {
         rest -= columns * p.n_row_blocks * a.n_matrices;
         it.matrix = rest >= p.n_row_blocks;
         it.tile0 = (it.matrix ? rest - p.n_row_blocks : rest) * warps_for(BITS, COLUMNS);
-        it.expert = expert_of_item(lists, a.n_expert, columns);
-        it.column = lists.first[it.expert] + (columns - lists.starts[it.expert]) * COLUMNS;
-        it.stop = MIN2(it.column + COLUMNS, lists.first[it.expert + 1]);
+        it.expert = items.expert[columns];
+        it.column = items.first[it.expert] + (columns - items.starts[it.expert]) * COLUMNS;
+        it.stop = MIN2(it.column + COLUMNS, items.first[it.expert + 1]);
         it.chunk = 0;
         it.end = p.n_chunks;
         return it;
@@ -90,12 +89,14 @@ template <int BITS, int COLUMNS> struct expert_work {
         return (it.matrix ? a.data[1] : a.data[0]) +
                ((int64_t)it.expert * p.n_tiles + tile) * a.tile_bytes;
     }
+    /* One matrix: to the rows of the pairs; two: to room, in the order of the experts. */
     template <int N> __device__ void store(const item &it, int, const float (&sum)[N]) const
     {
         int lane = (int)threadIdx.x % 32, tile = it.tile0 + (int)threadIdx.x / 32;
         int64_t r0 = (int64_t)tile * CUDA_TILE_ROWS + lane / 4;
         const float *bias = it.matrix ? a.bias[1] : a.bias[0];
         float add[2] = {0.0f, 0.0f};
+        int row[N / 2]; /* all loads stand before the first store, which may alias */
         if (tile >= p.n_tiles)
             return;
         if (bias) {
@@ -103,33 +104,51 @@ template <int BITS, int COLUMNS> struct expert_work {
             add[1] = bias[it.expert * a.rows + r0 + 8];
         }
 #pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            int at = it.column + i / 2 * 8 + lane % 4 * 2 + i % 2;
+            row[i] = at >= it.stop ? -1 : a.n_matrices == 2 ? at : a.order[at];
+        }
+#pragma unroll
         for (int i = 0; i < N; i++) {
-            int at = it.column + i / 4 * 8 + lane % 4 * 2 + i % 2;
-            if (at >= it.stop)
-                continue;
-            float *out = a.out + a.order[at] * a.out_stride + it.matrix * a.rows + r0;
-            out[i % 4 / 2 * 8] = bias ? sum[i] + add[i % 4 / 2] : sum[i];
+            int to = row[i / 4 * 2 + i % 2];
+            float *out = a.out + to * a.out_stride + it.matrix * a.rows + r0;
+            if (to >= 0)
+                out[i % 4 / 2 * 8] = bias ? sum[i] + add[i % 4 / 2] : sum[i];
         }
     }
 };
 
+/* The activation of room's rows, to the rows of their pairs; four neighbours a thread. */
+__global__ static void __launch_bounds__(GATHER_BLOCK)
+    act_rows(const __grid_constant__ struct cuda_experts a)
+{
+    launch_wait();
+    launch_trigger();
+    int per_row = (int)(a.rows / 4), at = (int)(blockIdx.y * GATHER_BLOCK + threadIdx.x);
+    if (at >= per_row)
+        return;
+    const float4 *room = (const float4 *)(const void *)a.out + (int64_t)blockIdx.x * 2 * per_row;
+    float4 g = room[at], u = room[per_row + at];
+    uint32_t low = expert_act(a, g.x, u.x) | (uint32_t)expert_act(a, g.y, u.y) << 16;
+    uint32_t high = expert_act(a, g.z, u.z) | (uint32_t)expert_act(a, g.w, u.w) << 16;
+    ((uint2 *)(void *)a.gated)[(int64_t)a.order[blockIdx.x] * per_row + at] = make_uint2(low, high);
+}
+
 template <int BITS, enum cuda_scale SCALE, int COLUMNS>
 __global__ static void __launch_bounds__(threads_for(BITS, COLUMNS), 1)
     experts_many(const __grid_constant__ struct cuda_experts a,
-                 const __grid_constant__ struct plan p, const __grid_constant__ CUtensorMap x)
+                 const __grid_constant__ struct grouped_plan p,
+                 const __grid_constant__ CUtensorMap x)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
-    int *lists = (int *)(shared + n_stages(BITS, COLUMNS) * stage_bytes(BITS, COLUMNS));
+    uint8_t *behind = shared + n_stages(BITS, COLUMNS) * stage_bytes(BITS, COLUMNS);
     struct expert_work<BITS, COLUMNS> work = {
-        a, p,
-        {
-            lists, lists + a.n_expert + 1
-        }
+        a, p, expert_items_at(behind, a.n_expert)
     };
     if (!p.no_wait)
         launch_wait();
     launch_trigger();
-    list_items(a.first, a.n_expert, COLUMNS, work.lists);
+    list_items<COLUMNS>(a.first, a.n_expert, &work.items);
     run_items<BITS, SCALE, COLUMNS>(work, x, shared, false);
 }
 
@@ -141,11 +160,12 @@ static bool launch(const struct cuda_kern *c, const struct cuda_experts *a)
     static bool allowed;
     constexpr int stages = n_stages(BITS, COLUMNS) * stage_bytes(BITS, COLUMNS);
     const struct cuda_order *o = &a->weight;
-    int shared = stages + expert_lists_bytes(a->n_expert);
+    int shared = stages + expert_items_bytes(a->n_expert, a->n_pairs, COLUMNS);
+    int most = (int)c->shared_max - 1024; /* the stages' alignment behind the barriers */
     int64_t words = a->n_pairs * (o->k / 8);
-    struct plan p = {};
+    struct grouped_plan p = {};
     CUtensorMap x;
-    if (!cuda_tensor_map(&x, c->scratch_moe, o->k, a->n_pairs, o->k, COLUMNS))
+    if (shared > most || !cuda_tensor_map(&x, c->scratch_moe, o->k, a->n_pairs, o->k, COLUMNS))
         return false;
     p.n_tiles = (int)(a->rows / CUDA_TILE_ROWS);
     p.n_row_blocks = (p.n_tiles + warps_for(BITS, COLUMNS) - 1) / warps_for(BITS, COLUMNS);
@@ -154,14 +174,17 @@ static bool launch(const struct cuda_kern *c, const struct cuda_experts *a)
     p.no_wait = c->plant_no_wait;
     if (!allowed) {
         (void)cudaFuncSetAttribute(experts_many<BITS, SCALE, COLUMNS>,
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   stages + expert_lists_bytes(EXPERTS_MAX));
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, most);
         allowed = true;
     }
     launch_early(gather_rows, dim3((unsigned)((words + GATHER_BLOCK - 1) / GATHER_BLOCK)),
                  GATHER_BLOCK, 0, c->stream, *a, (uint4 *)(void *)c->scratch_moe);
     launch_early(experts_many<BITS, SCALE, COLUMNS>, dim3((unsigned)c->n_sm),
                  threads_for(BITS, COLUMNS), (size_t)shared, c->stream, *a, p, x);
+    if (a->n_matrices == 2) {
+        unsigned blocks = (unsigned)((a->rows / 4 + GATHER_BLOCK - 1) / GATHER_BLOCK);
+        launch_early(act_rows, dim3((unsigned)a->n_pairs, blocks), GATHER_BLOCK, 0, c->stream, *a);
+    }
     return true;
 }
 
@@ -179,8 +202,9 @@ static bool launch_columns(const struct cuda_kern *c, const struct cuda_experts 
 bool cuda_experts_many_run(const struct cuda_kern *c, const struct cuda_experts *a)
 {
     const struct cuda_order *o = &a->weight;
-    if (a->n_expert > EXPERTS_MAX || a->descending || a->rows % CUDA_TILE_ROWS != 0 ||
-        o->k % 8 != 0 || (uintptr_t)a->x % 16 != 0 ||
+    if (a->descending || a->rows % CUDA_TILE_ROWS != 0 || o->k % 8 != 0 ||
+        (uintptr_t)a->x % 16 != 0 || (uintptr_t)a->gated % 8 != 0 ||
+        (a->n_matrices == 2 && (uintptr_t)a->out % 16 != 0) ||
         (size_t)a->n_pairs * (size_t)o->k * 2 > c->scratch_bytes.moe)
         return false;
     if (o->bits == 4 && o->scale == CUDA_SCALE_LOW)

@@ -299,21 +299,6 @@ extern "C" enum err_code cuda_expert_linear(struct kern *k, const struct expert_
     return cuda_launched("expert_linear", e);
 }
 
-static enum err_code run_act(struct kern *k, const struct expert_gated_args *a, struct err *e)
-{
-    struct act_mul_args m = {};
-    m.n_rows = a->n_pairs;
-    m.d = a->rows;
-    m.stride = 2 * a->rows;
-    m.act = a->act;
-    m.gate = a->room;
-    m.up = a->room + a->rows;
-    m.out = a->out;
-    m.limit = a->limit;
-    m.alpha = a->alpha;
-    return cuda_act_mul(k, &m, e);
-}
-
 extern "C" enum err_code cuda_expert_gated(struct kern *k, const struct expert_gated_args *a,
                                            struct err *e)
 {
@@ -338,15 +323,11 @@ extern "C" enum err_code cuda_expert_gated(struct kern *k, const struct expert_g
                 (a->gate_bias != NULL) == (a->up_bias != NULL);
     if (a->n_pairs == 0)
         return ERR_OK;
-    if (pair && few_wanted(c, &x) && cuda_experts_few_run(c, &x)) {
-        c->lists_stand = a->order;
-        return cuda_launched("expert_gated", e);
-    }
-    if (pair && many_wanted(c) && cuda_experts_many_run(c, &x)) {
-        enum err_code rc = cuda_launched("expert_gated", e);
-        return rc == ERR_OK ? run_act(k, a, e) : rc;
-    }
-    return kern_gated_by_parts(k, a, e);
+    if (!pair || (!(few_wanted(c, &x) && cuda_experts_few_run(c, &x)) &&
+                  !(many_wanted(c) && cuda_experts_many_run(c, &x))))
+        return kern_gated_by_parts(k, a, e);
+    c->lists_stand = a->order;
+    return cuda_launched("expert_gated", e);
 }
 
 /* ---- combining ----------------------------------------------------------------------------------

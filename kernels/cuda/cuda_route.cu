@@ -22,9 +22,8 @@
 #define WARPS      4
 #define BLOCK      (32 * WARPS)
 #define ALL_LANES  0xffffffffu
-#define FEW_TOKENS 64 /* rows of a step that one block takes */
-#define FEW_WARPS  32
-#define HELD       8 /* experts of a lane: 256 */
+#define FEW_TOKENS 16 /* rows of a step that one block takes */
+#define HELD_MOST  8  /* experts of a lane: 256 */
 
 /* ---- rows ---------------------------------------------------------------------------------------
  */
@@ -55,7 +54,7 @@ __device__ static float add_shared(const float *v, int n)
 
 /* Row t with up to 32 * HELD experts, up to 32 of them used: lane s returns slot s's expert, and
  * writes it and its weight. room: 32 * HELD floats of the warp. */
-__device__ static int route_held(const struct route_args &a, int t, float *room)
+template <int HELD> __device__ static int route_held(const struct route_args &a, int t, float *room)
 {
     const float *l = a.logits + (int64_t)t * a.n_expert;
     int lane = (int)threadIdx.x % 32, mine = 0;
@@ -108,43 +107,40 @@ __device__ static int route_held(const struct route_args &a, int t, float *room)
     return mine;
 }
 
-__global__ static void __launch_bounds__(BLOCK) route_rows(struct route_args a)
+template <int HELD> __global__ static void __launch_bounds__(BLOCK) route_rows(struct route_args a)
 {
     __shared__ __align__(16) float room[WARPS][32 * HELD];
     int warp = (int)threadIdx.x / 32, t = (int)blockIdx.x * WARPS + warp;
     launch_wait();
     launch_trigger();
     if (t < a.n_tok)
-        (void)route_held(a, t, room[warp]);
+        (void)route_held<HELD>(a, t, room[warp]);
 }
 
 /* ---- steps of few rows --------------------------------------------------------------------------
  */
-__global__ static void __launch_bounds__(32 * FEW_WARPS) route_few(struct route_args a)
+template <int HELD>
+__global__ static void __launch_bounds__(32 * FEW_TOKENS) route_few(struct route_args a)
 {
-    __shared__ __align__(16) float room[FEW_WARPS][32 * HELD];
-    __shared__ uint32_t took[32 * HELD][2]; /* bit t: row t took the expert */
-    __shared__ uint8_t chosen[FEW_TOKENS * 32];
+    __shared__ __align__(16) float room[FEW_TOKENS][32 * HELD];
+    __shared__ uint32_t took[32 * HELD]; /* bit t: row t took the expert */
     __shared__ int first[32 * HELD];
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, n_warps = (int)blockDim.x / 32;
+    int t = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, x = 0;
     for (int i = (int)threadIdx.x; i < 32 * HELD; i += (int)blockDim.x)
-        took[i][0] = took[i][1] = 0;
+        took[i] = 0;
     launch_wait();
     launch_trigger();
     __syncthreads();
-    for (int t = warp; t < a.n_tok; t += n_warps) {
-        int x = route_held(a, t, room[warp]);
-        if (lane < a.n_used) {
-            atomicOr(&took[x][t / 32], 1u << t % 32);
-            chosen[t * a.n_used + lane] = (uint8_t)x;
-        }
-        __syncwarp();
+    if (t < a.n_tok) {
+        x = route_held<HELD>(a, t, room[t]);
+        if (lane < a.n_used)
+            atomicOr(&took[x], 1u << t);
     }
     __syncthreads();
-    if (warp == 0) {
+    if (t == 0) {
         int mine = 0;
         for (int i = 0; i < HELD; i++)
-            mine += __popc(took[lane * HELD + i][0]) + __popc(took[lane * HELD + i][1]);
+            mine += __popc(took[lane * HELD + i]);
         int upto = mine;
         for (int n = 1; n < 32; n *= 2) {
             int lower = __shfl_up_sync(ALL_LANES, upto, n);
@@ -152,20 +148,15 @@ __global__ static void __launch_bounds__(32 * FEW_WARPS) route_few(struct route_
         }
         upto -= mine;
         for (int i = 0; i < HELD; i++) {
-            int x = lane * HELD + i;
-            first[x] = upto;
-            upto += __popc(took[x][0]) + __popc(took[x][1]);
+            first[lane * HELD + i] = upto;
+            upto += __popc(took[lane * HELD + i]);
         }
     }
     __syncthreads();
-    for (int x = (int)threadIdx.x; x <= a.n_expert; x += (int)blockDim.x)
-        a.first[x] = x < a.n_expert ? first[x] : a.n_tok * a.n_used;
-    for (int p = (int)threadIdx.x; p < a.n_tok * a.n_used; p += (int)blockDim.x) {
-        int t = p / a.n_used, x = chosen[p];
-        int before = __popc(took[x][t / 32] & ((1u << t % 32) - 1));
-        before += t >= 32 ? __popc(took[x][0]) : 0;
-        a.order[first[x] + before] = p;
-    }
+    for (int i = (int)threadIdx.x; i <= a.n_expert; i += (int)blockDim.x)
+        a.first[i] = i < a.n_expert ? first[i] : a.n_tok * a.n_used;
+    if (t < a.n_tok && lane < a.n_used)
+        a.order[first[x] + __popc(took[x] & ((1u << t) - 1))] = t * a.n_used + lane;
 }
 
 /* ---- rows of any shape --------------------------------------------------------------------------
@@ -300,21 +291,28 @@ __global__ static void __launch_bounds__(ORDER_BLOCK) order_pairs(struct route_a
     }
 }
 
+template <int HELD>
+static void launch_held(const struct route_args *a, dim3 rows, cudaStream_t stream)
+{
+    if (a->n_tok <= FEW_TOKENS)
+        launch_early(route_few<HELD>, dim3(1), 32 * MAX2(a->n_tok, 1), 0, stream, *a);
+    else
+        launch_early(route_rows<HELD>, rows, BLOCK, 0, stream, *a);
+}
+
 extern "C" enum err_code cuda_route(struct kern *k, const struct route_args *a, struct err *e)
 {
     struct cuda_kern *c = cuda_of(k);
-    bool held = a->n_expert <= 32 * HELD && a->n_used <= 32;
+    bool held = a->n_expert <= 32 * HELD_MOST && a->n_used <= 32;
     dim3 rows((unsigned)((a->n_tok + WARPS - 1) / WARPS));
     c->lists_stand = NULL;
-    if (held && a->n_tok <= FEW_TOKENS) {
-        int warps = MIN2(MAX2(a->n_tok, WARPS), FEW_WARPS);
-        launch_early(route_few, dim3(1), 32 * warps, 0, c->stream, *a);
-        return cuda_launched("route", e);
-    }
-    if (held)
-        launch_early(route_rows, rows, BLOCK, 0, c->stream, *a);
+    if (held && a->n_expert <= 128)
+        launch_held<4>(a, rows, c->stream);
+    else if (held)
+        launch_held<HELD_MOST>(a, rows, c->stream);
     else if (a->n_tok > 0)
         launch_early(route_any, rows, BLOCK, 0, c->stream, *a);
-    launch_early(order_pairs, dim3((unsigned)a->n_expert), ORDER_BLOCK, 0, c->stream, *a);
+    if (!held || a->n_tok > FEW_TOKENS)
+        launch_early(order_pairs, dim3((unsigned)a->n_expert), ORDER_BLOCK, 0, c->stream, *a);
     return cuda_launched("route", e);
 }
