@@ -77,28 +77,21 @@ static struct buffers buffers_of(const struct decoder_pass *f, const struct expe
     return t;
 }
 
-static enum err_code choose(const struct decoder_pass *f, const struct experts *x,
-                            const struct buffers *t, struct err *e)
-{
-    const struct decoder_linear router = {x->router, x->router_bias};
-    struct route_args a = {.n_tok = (int)f->n, .n_expert = f->hp->n_expert};
-    a.n_used = f->hp->n_expert_used;
-    a.logits = t->logits;
-    a.softmax_first = f->hp->softmax_all;
-    a.norm = f->hp->norm_topk;
-    a.expert = t->expert;
-    a.weight = t->weight;
-    a.order = t->order;
-    a.first = t->first;
-    enum err_code rc = decoder_linear(f, f->x, f->d, &router, t->logits, e);
-    return rc == ERR_OK ? kern_route(f->s->k, &a, e) : rc;
-}
-
+/* The router's choice, then gate and up of the chosen, and their product in act. */
 static enum err_code run_gated(const struct decoder_pass *f, const struct experts *x,
                                const struct buffers *t, struct err *e)
 {
-    struct expert_gated_args a = {.n_pairs = t->n_pairs, .n_expert = f->hp->n_expert};
-    a.x_div = f->hp->n_expert_used;
+    struct route_args r = {.n_tok = (int)f->n, .n_expert = f->hp->n_expert};
+    struct expert_gated_args a = {.route = &r, .n_pairs = t->n_pairs, .n_expert = r.n_expert};
+    r.n_used = f->hp->n_expert_used;
+    r.logits = t->logits;
+    r.softmax_first = f->hp->softmax_all;
+    r.norm = f->hp->norm_topk;
+    r.expert = t->expert;
+    r.weight = t->weight;
+    r.order = t->order;
+    r.first = t->first;
+    a.x_div = r.n_used;
     a.order = t->order;
     a.first = t->first;
     a.x = f->x;
@@ -135,19 +128,20 @@ enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
 {
     const struct model_step *s = f->s;
     const struct buffers t = buffers_of(f, r);
+    const struct decoder_linear router = {x->router, x->router_bias};
     const int used = f->hp->n_expert_used;
     const int64_t ff = f->hp->d_ff_expert, n_expert = f->hp->n_expert;
     enum err_code rc = decoder_norm(f, x->norm, e);
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "ffn_norm", f->n, f->x, f->d, f->d, f->act_bytes, e);
     if (rc == ERR_OK)
-        rc = choose(f, x, &t, e);
+        rc = decoder_linear(f, f->x, f->d, &router, t.logits, e);
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "router", f->n, t.logits, n_expert, n_expert, sizeof(float), e);
     if (rc == ERR_OK)
-        rc = model_tap(s, layer, "route", f->n, t.weight, used, used, sizeof(float), e);
-    if (rc == ERR_OK)
         rc = run_gated(f, x, &t, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, layer, "route", f->n, t.weight, used, used, sizeof(float), e);
     /* The rows of a token's pairs follow each other: hashed as one. */
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "act", f->n, t.act, used * ff, used * ff, f->act_bytes, e);

@@ -479,6 +479,16 @@ static enum err_code check_expert_gated(const struct expert_gated_args *a, struc
 {
     NEED(a->gate && a->up && a->x && a->room && a->out && a->order && a->first,
          "a pointer is missing");
+    if (a->route) {
+        const struct route_args *r = a->route;
+        enum err_code rc = check_route(r, e);
+        if (rc != ERR_OK)
+            return rc;
+        NEED(r->order == a->order && r->first == a->first && r->n_expert == a->n_expert &&
+                 r->n_tok * r->n_used == a->n_pairs,
+             "a route of %d x %d pairs, or other lists: expected %d", r->n_tok, r->n_used,
+             a->n_pairs);
+    }
     NEED(a->n_pairs >= 0 && a->n_expert > 0 && a->x_div > 0 && a->rows > 0,
          "%d pairs, %d experts, divisor %d, %lld rows", a->n_pairs, a->n_expert, a->x_div,
          (long long)a->rows);
@@ -507,7 +517,9 @@ enum err_code kern_gated_by_parts(struct kern *k, const struct expert_gated_args
     l.out = a->room;
     l.rows = a->rows;
     l.out_stride = 2 * a->rows;
-    enum err_code rc = k->table->expert_linear(k, &l, e);
+    enum err_code rc = a->route ? k->table->route(k, a->route, e) : ERR_OK;
+    if (rc == ERR_OK)
+        rc = k->table->expert_linear(k, &l, e);
     l.w = a->up;
     l.bias = a->up_bias;
     l.out = a->room + a->rows;

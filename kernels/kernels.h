@@ -224,8 +224,10 @@ struct expert_linear_args {
 };
 
 /* out[pair] = act(f(gate) * up), where gate and up are expert_linear with one matrix each, and f is
- * that of act_mul: the bits are those of the three operations one after the other. */
+ * that of act_mul. With a route, whose order and first are those of the products, that comes first.
+ * The bits are those of the operations one after the other. */
 struct expert_gated_args {
+    const struct route_args *route; /* or NULL */
     int n_pairs, n_expert, x_div;
     const int32_t *order, *first;
     const void *x; /* act */

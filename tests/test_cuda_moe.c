@@ -529,6 +529,85 @@ START_TEST(planted_order_shows)
 }
 END_TEST
 
+/* A route inside the gated product, then the second product with the lists it left: the results of
+ * both sides after the whole chain, and of the device when it replays it as a graph. */
+static const struct {
+    int n_tok, n_expert, n_used;
+} chains[] = {{1, 128, 8}, {2, 128, 8}, {7, 128, 8}, {8, 128, 4},  {9, 128, 8},
+              {3, 32, 4},  {8, 8, 2},   {1, 200, 8}, {40, 128, 8}, {5, 16, 2}};
+
+START_TEST(routed_chain_equals_oracle)
+{
+    enum { D = 576, FF = 64, TURNS = 4 };
+    const int n_tok = chains[_i].n_tok, n_expert = chains[_i].n_expert, used = chains[_i].n_used;
+    const size_t pairs = (size_t)(n_tok * used), n_out = (size_t)n_tok * D;
+    struct rig rig = rig_open();
+    struct fix_weight gate = fast_weight(0, n_expert * FF, D),
+                      up = fast_weight(0, n_expert * FF, D);
+    struct fix_weight down = fast_weight(0, n_expert * (int64_t)D, FF);
+    float *logits = draw_logits((size_t)(n_tok * n_expert), 0), *expected = NULL;
+    uint16_t *in = rig_inputs(&rng, n_out, 0);
+    for (int s = 0; s < 2; s++) {
+        struct kern *k = rig.side[s];
+        struct kern_step step = {.n_tok = n_tok, .n_seq = 1, .n_out = 1, .keys_max = 64};
+        struct err e = {.text = ""};
+        struct route_args r = {.n_tok = n_tok, .n_expert = n_expert, .n_used = used};
+        struct expert_gated_args g = {.route = &r, .n_pairs = (int)pairs, .n_expert = n_expert};
+        struct expert_linear_args l = {.n_pairs = (int)pairs, .n_expert = n_expert, .x_div = 1};
+        struct combine_args c = {.n_tok = n_tok, .n_used = used, .d = D};
+        r.softmax_first = r.norm = true;
+        r.logits = rig_put(k, logits, (size_t)(n_tok * n_expert) * 4);
+        r.expert = rig_put(k, NULL, pairs * 4);
+        r.weight = rig_put(k, NULL, pairs * 4);
+        g.order = l.order = r.order = rig_put(k, NULL, pairs * 4);
+        g.first = l.first = r.first = rig_put(k, NULL, ((size_t)n_expert + 1) * 4);
+        g.x_div = used;
+        g.x = rig_put(k, in, n_out * 2);
+        g.gate = fix_load(k, &gate);
+        g.up = fix_load(k, &up);
+        g.rows = FF;
+        g.act = ACT_SILU;
+        g.room = rig_put(k, NULL, pairs * FF * 8);
+        l.x = g.out = rig_put(k, NULL, pairs * FF * 2);
+        l.w = fix_load(k, &down);
+        l.rows = l.out_stride = D;
+        c.y = l.out = rig_put(k, NULL, pairs * D * 4);
+        c.weight = r.weight;
+        c.out = rig_put(k, NULL, n_out * 4);
+        for (int turn = 0; turn < (s ? TURNS : 1); turn++) {
+            bool replayed = false;
+            fix_ok(kern_fill(k, r.order, 0xff, pairs * 4, &e), &e);
+            fix_ok(kern_fill(k, g.out, 0xff, pairs * FF * 2, &e), &e);
+            fix_ok(kern_fill(k, l.out, 0xff, pairs * D * 4, &e), &e);
+            if (s)
+                fix_ok(kern_step_begin(k, &step, &replayed, &e), &e);
+            if (!replayed) {
+                fix_ok(kern_expert_gated(k, &g, &e), &e);
+                fix_ok(kern_expert_linear(k, &l, &e), &e);
+                fix_ok(kern_combine(k, &c, &e), &e);
+            }
+            if (s && !replayed)
+                fix_ok(kern_step_end(k, false, &e), &e);
+            float *got = rig_get(k, c.out, n_out * 4);
+            if (s == 0) {
+                expected = got;
+                continue;
+            }
+            ck_assert_msg(rig_differ(expected, got, n_out, 4) < 0, "%d rows, %d of %d, turn %d",
+                          n_tok, used, n_expert, turn);
+            free(got);
+        }
+    }
+    free(expected);
+    free(logits);
+    free(in);
+    fix_weight_free(&gate);
+    fix_weight_free(&up);
+    fix_weight_free(&down);
+    rig_close(&rig);
+}
+END_TEST
+
 START_TEST(combination_equals_oracle)
 {
     struct rig r = rig_open();
@@ -565,6 +644,7 @@ static void add_small(TCase *c)
     tcase_add_loop_test(c, packed_experts_equal_oracle, 2, 4);
     tcase_add_loop_test(c, block_float_experts_equal_oracle, 0, 1);
     tcase_add_test(c, few_rows_equal_oracle);
+    tcase_add_loop_test(c, routed_chain_equals_oracle, 9, 10);
     tcase_add_test(c, combination_equals_oracle);
 }
 
@@ -579,6 +659,7 @@ static void add_tests(TCase *c)
     tcase_add_loop_test(c, fast_formats_equal_oracle, 0, FAST_FORMATS);
     tcase_add_test(c, many_experts_equal_oracle);
     tcase_add_test(c, planted_order_shows);
+    tcase_add_loop_test(c, routed_chain_equals_oracle, 0, ARRAY_LEN(chains));
     tcase_add_test(c, combination_equals_oracle);
 }
 

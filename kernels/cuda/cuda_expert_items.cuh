@@ -36,13 +36,9 @@ __device__ static struct expert_items expert_items_at(void *shared, int n_expert
     return {first, first + n_expert + 1, (uint16_t *)(first + 2 * (n_expert + 1))};
 }
 
-/* By the whole block, whose barrier it ends with. */
-template <int PER>
-__device__ static void list_items(const int32_t *first, int n_expert, struct expert_items *l)
+/* Numbers the items that l->first gives. By the whole block, whose barrier it ends with. */
+template <int PER> __device__ static void number_items(int n_expert, struct expert_items *l)
 {
-    for (int i = (int)threadIdx.x; i <= n_expert; i += (int)blockDim.x)
-        l->first[i] = __ldcg(first + i);
-    __syncthreads();
     if (PER == 1) {
         l->starts = l->first;
         for (int e = (int)threadIdx.x; e < n_expert; e += (int)blockDim.x)
@@ -68,6 +64,15 @@ __device__ static void list_items(const int32_t *first, int n_expert, struct exp
         }
     }
     __syncthreads();
+}
+
+template <int PER>
+__device__ static void list_items(const int32_t *first, int n_expert, struct expert_items *l)
+{
+    for (int i = (int)threadIdx.x; i <= n_expert; i += (int)blockDim.x)
+        l->first[i] = __ldcg(first + i);
+    __syncthreads();
+    number_items<PER>(n_expert, l);
 }
 
 /* The activation of a pair's row: act_mul's. */

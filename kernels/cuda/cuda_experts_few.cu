@@ -26,6 +26,7 @@
 #include "kernels/cuda/cuda_expert_items.cuh"
 #include "kernels/cuda/cuda_few.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
+#include "kernels/cuda/cuda_route.cuh"
 #include "kernels/mma90.h"
 
 #define WARPS_MAX      16          /* of a block */
@@ -58,7 +59,12 @@ struct experts_lists {
     const int *order;
 };
 
-/* Waits for the kernels before this one, unless the lists stand already. */
+#define ROUTE_ROWS 8 /* of a step whose route every block makes for itself */
+#define ROUTE_HELD 4 /* experts of a lane there */
+
+/* Waits for the kernels before this one, unless the lists stand already. A route is made by every
+ * block for itself; the first one writes it. What it wrote is seen by kernels that start early: it
+ * lets them begin behind a fence. */
 template <int ROWS>
 __device__ static struct experts_lists open_lists(const struct cuda_experts &a,
                                                   const struct experts_plan &p, uint8_t *shared)
@@ -69,6 +75,16 @@ __device__ static struct experts_lists open_lists(const struct cuda_experts &a,
     r.order = order;
     if (!a.lists_stand)
         launch_wait();
+    if (ROWS < 8 && a.route.logits) {
+        route_block<ROUTE_HELD>(a.route, shared, r.items.first, order, blockIdx.x == 0);
+        if (blockIdx.x == 0)
+            __threadfence();
+        __syncthreads();
+        launch_trigger();
+        number_items<ROWS>(a.n_expert, &r.items);
+        r.n_items = r.items.starts[a.n_expert];
+        return r;
+    }
     launch_trigger();
     for (int i = (int)threadIdx.x; i < a.n_pairs; i += (int)blockDim.x)
         order[i] = __ldcg(a.order + i);
@@ -433,6 +449,8 @@ static bool launch(const struct cuda_kern *c, const struct cuda_experts *a)
     p.items_at = p.slots_at + (WHOLE ? 0 : 2 * warps * ROWS * CUDA_TILE_ROWS * 4);
     p.order_at = p.items_at + expert_items_bytes(a->n_expert, a->n_pairs, ROWS);
     int need = p.order_at + a->n_pairs * 4;
+    if (a->route.logits && (ROWS == 8 || route_room_bytes(a->route.n_tok, ROUTE_HELD) > p.items_at))
+        return false; /* it works where rings, x and slots will be */
     int together = MIN2(WARPS_TOGETHER / warps, MEMORY / (need + MEMORY_TAKEN));
     int64_t most = (int64_t)expert_items_most(a->n_expert, a->n_pairs, ROWS) * p.bundles;
     if (together == 0 || need > (int)c->shared_max || most > UINT32_MAX / (together * c->n_sm + 1))
@@ -461,6 +479,11 @@ static bool launch_rows(const struct cuda_kern *c, const struct cuda_experts *a)
     if (a->descending)
         return launch<BITS, SCALE, GROUP, 8, false>(c, a);
     return launch<BITS, SCALE, GROUP, 8, true>(c, a);
+}
+
+bool cuda_experts_few_routes(const struct route_args *r)
+{
+    return r->n_tok <= ROUTE_ROWS && r->n_expert <= 32 * ROUTE_HELD && r->n_used <= ROUTE_SLOTS;
 }
 
 bool cuda_experts_few_run(const struct cuda_kern *c, const struct cuda_experts *a)

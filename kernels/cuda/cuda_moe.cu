@@ -321,11 +321,29 @@ extern "C" enum err_code cuda_expert_gated(struct kern *k, const struct expert_g
     x.gated = (uint16_t *)a->out;
     bool pair = same_format(&x.weight, &cuda_weight_of(a->up)->order) &&
                 (a->gate_bias != NULL) == (a->up_bias != NULL);
+    bool few = pair && a->n_pairs > 0 && few_wanted(c, &x);
+    struct expert_gated_args routed = *a;
+    if (a->route && few && cuda_experts_few_routes(a->route)) {
+        x.route = *a->route;
+        x.lists_stand = false;
+        if (cuda_experts_few_run(c, &x)) {
+            c->lists_stand = a->order;
+            return cuda_launched("expert_gated", e);
+        }
+        x.route = (struct route_args){};
+    }
+    if (a->route) {
+        enum err_code rc = cuda_route(k, a->route, e);
+        routed.route = NULL;
+        x.lists_stand = false;
+        if (rc != ERR_OK)
+            return rc;
+    }
     if (a->n_pairs == 0)
         return ERR_OK;
-    if (!pair || (!(few_wanted(c, &x) && cuda_experts_few_run(c, &x)) &&
-                  !(many_wanted(c) && cuda_experts_many_run(c, &x))))
-        return kern_gated_by_parts(k, a, e);
+    if (!(few && cuda_experts_few_run(c, &x)) &&
+        !(pair && many_wanted(c) && cuda_experts_many_run(c, &x)))
+        return kern_gated_by_parts(k, &routed, e);
     c->lists_stand = a->order;
     return cuda_launched("expert_gated", e);
 }

@@ -69,8 +69,9 @@ struct cuda_kern {
     struct cuda_graph graph[CUDA_GRAPHS];
     struct cuda_graph *recording; /* NULL, or what the launches go to */
     uint64_t steps;
-    /* The order of pairs that no kernel still writes when the next one starts early: that of the
-     * last expert_gated, whose kernels waited for the route before they let others begin. */
+    /* The order of pairs that is there whenever the next kernel starts, early or not: that of the
+     * last expert_gated, whose kernels waited for the route before they let others begin, or made
+     * it themselves. */
     const int32_t *lists_stand;
     /* Planted by tests: the norm takes so much longer, and few-row products do not wait for it. */
     int plant_delay_ns;

@@ -1,112 +1,23 @@
 /* cuda_route.cu: which experts a row takes, with which weights, and the stable order of (row, slot)
  * pairs by expert.
  *
- * A warp a row. The chosen are found one after the other as the greatest that is left, ties to the
- * lower index; exponentials are computed by all lanes, stand in shared memory and are added by
- * every lane in the order of the experts; slots likewise, from lane to lane.
- *
- * Steps of up to FEW_TOKENS rows are one block: a row takes an expert once at most, so a pair's
- * place among an expert's is the number of lower rows that took it, counted in a mask of bits.
- * Longer steps go to order_pairs: a block an expert, which counts the pairs of lower experts and
- * writes its own in ascending order. Integers alone, so nothing depends on who comes first.
+ * A warp a row (cuda_route.cuh). Steps of up to ROUTE_FEW rows are one block. Longer steps go to
+ * order_pairs: a block an expert, which counts the pairs of lower experts and writes its own in
+ * ascending order. Integers alone, so nothing depends on who comes first. More experts than the
+ * lanes of a warp hold, or more slots than it has lanes, go to route_any.
  *
  * All kernels start early (cuda_launch.cuh).
  */
-#include "kernels/cuda/cuda_private.h"
-
-#include <cuda_runtime.h>
 
 #include "kernels/cuda/cuda_launch.cuh"
-#include "kernels/elem.h"
+#include "kernels/cuda/cuda_route.cuh"
 
-#define WARPS      4
-#define BLOCK      (32 * WARPS)
-#define ALL_LANES  0xffffffffu
-#define FEW_TOKENS 16 /* rows of a step that one block takes */
-#define HELD_MOST  8  /* experts of a lane: 256 */
+#define WARPS     4
+#define BLOCK     (32 * WARPS)
+#define HELD_MOST 8 /* experts of a lane: 256 */
 
 /* ---- rows ---------------------------------------------------------------------------------------
  */
-/* sum + the first n of the lanes' values, ascending. */
-__device__ static inline float add_lanes(float sum, float v, int n)
-{
-    for (int i = 0; i < n; i++)
-        sum += __shfl_sync(ALL_LANES, v, i);
-    return sum;
-}
-
-/* Ascending; n is the same for all lanes. */
-__device__ static float add_shared(const float *v, int n)
-{
-    float sum = 0.0f;
-    int i = 0;
-    for (; i + 4 <= n; i += 4) {
-        float4 w = *(const float4 *)(const void *)(v + i);
-        sum += w.x;
-        sum += w.y;
-        sum += w.z;
-        sum += w.w;
-    }
-    for (; i < n; i++)
-        sum += v[i];
-    return sum;
-}
-
-/* Row t with up to 32 * HELD experts, up to 32 of them used: lane s returns slot s's expert, and
- * writes it and its weight. room: 32 * HELD floats of the warp. */
-template <int HELD> __device__ static int route_held(const struct route_args &a, int t, float *room)
-{
-    const float *l = a.logits + (int64_t)t * a.n_expert;
-    int lane = (int)threadIdx.x % 32, mine = 0;
-    float logit[HELD], weight = 0.0f, max = 0.0f;
-    uint32_t key[HELD], left = 0;
-#pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        int x = lane + 32 * i;
-        logit[i] = x < a.n_expert ? l[x] : 0.0f;
-        left |= x < a.n_expert ? 1u << i : 0u;
-        key[i] = (uint32_t)elem_order_key(logit[i]) ^ 0x80000000u;
-        room[x] = logit[i];
-    }
-    __syncwarp();
-    for (int s = 0; s < a.n_used; s++) {
-        uint32_t best = 0, at = 0xffffffffu;
-#pragma unroll
-        for (int i = 0; i < HELD; i++)
-            if (left >> i & 1 && (at == 0xffffffffu || key[i] > best)) {
-                best = key[i];
-                at = (uint32_t)i;
-            }
-        uint32_t index = at == 0xffffffffu ? at : at * 32 + (uint32_t)lane;
-        uint32_t greatest = __reduce_max_sync(ALL_LANES, best);
-        index = __reduce_min_sync(ALL_LANES, best == greatest ? index : 0xffffffffu);
-        if (index % 32 == (uint32_t)lane)
-            left &= ~(1u << index / 32);
-        float chosen = room[index];
-        if (s == 0)
-            max = chosen;
-        if (s == lane) {
-            mine = (int)index;
-            weight = elem_exp(chosen - max);
-        }
-    }
-    if (a.softmax_first) {
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < HELD; i++)
-            room[lane + 32 * i] = elem_exp(logit[i] - max);
-        __syncwarp();
-        weight /= add_shared(room, a.n_expert);
-    }
-    if (!a.softmax_first || a.norm)
-        weight /= add_lanes(0.0f, weight, a.n_used);
-    if (lane < a.n_used) {
-        a.expert[(int64_t)t * a.n_used + lane] = mine;
-        a.weight[(int64_t)t * a.n_used + lane] = weight;
-    }
-    return mine;
-}
-
 template <int HELD> __global__ static void __launch_bounds__(BLOCK) route_rows(struct route_args a)
 {
     __shared__ __align__(16) float room[WARPS][32 * HELD];
@@ -114,49 +25,19 @@ template <int HELD> __global__ static void __launch_bounds__(BLOCK) route_rows(s
     launch_wait();
     launch_trigger();
     if (t < a.n_tok)
-        (void)route_held<HELD>(a, t, room[warp]);
+        (void)route_held<HELD>(a, t, room[warp], true);
 }
 
 /* ---- steps of few rows --------------------------------------------------------------------------
  */
 template <int HELD>
-__global__ static void __launch_bounds__(32 * FEW_TOKENS) route_few(struct route_args a)
+__global__ static void __launch_bounds__(32 * ROUTE_FEW) route_few(struct route_args a)
 {
-    __shared__ __align__(16) float room[FEW_TOKENS][32 * HELD];
-    __shared__ uint32_t took[32 * HELD]; /* bit t: row t took the expert */
-    __shared__ int first[32 * HELD];
-    int t = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, x = 0;
-    for (int i = (int)threadIdx.x; i < 32 * HELD; i += (int)blockDim.x)
-        took[i] = 0;
+    __shared__ __align__(16) uint8_t room[route_room_bytes(ROUTE_FEW, HELD)];
+    __shared__ int first[32 * HELD + 1], order[ROUTE_FEW * ROUTE_SLOTS];
     launch_wait();
     launch_trigger();
-    __syncthreads();
-    if (t < a.n_tok) {
-        x = route_held<HELD>(a, t, room[t]);
-        if (lane < a.n_used)
-            atomicOr(&took[x], 1u << t);
-    }
-    __syncthreads();
-    if (t == 0) {
-        int mine = 0;
-        for (int i = 0; i < HELD; i++)
-            mine += __popc(took[lane * HELD + i]);
-        int upto = mine;
-        for (int n = 1; n < 32; n *= 2) {
-            int lower = __shfl_up_sync(ALL_LANES, upto, n);
-            upto += lane >= n ? lower : 0;
-        }
-        upto -= mine;
-        for (int i = 0; i < HELD; i++) {
-            first[lane * HELD + i] = upto;
-            upto += __popc(took[lane * HELD + i]);
-        }
-    }
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i <= a.n_expert; i += (int)blockDim.x)
-        a.first[i] = i < a.n_expert ? first[i] : a.n_tok * a.n_used;
-    if (t < a.n_tok && lane < a.n_used)
-        a.order[first[x] + __popc(took[x] & ((1u << t) - 1))] = t * a.n_used + lane;
+    route_block<HELD>(a, room, first, order, true);
 }
 
 /* ---- rows of any shape --------------------------------------------------------------------------
@@ -294,7 +175,7 @@ __global__ static void __launch_bounds__(ORDER_BLOCK) order_pairs(struct route_a
 template <int HELD>
 static void launch_held(const struct route_args *a, dim3 rows, cudaStream_t stream)
 {
-    if (a->n_tok <= FEW_TOKENS)
+    if (a->n_tok <= ROUTE_FEW)
         launch_early(route_few<HELD>, dim3(1), 32 * MAX2(a->n_tok, 1), 0, stream, *a);
     else
         launch_early(route_rows<HELD>, rows, BLOCK, 0, stream, *a);
@@ -303,7 +184,7 @@ static void launch_held(const struct route_args *a, dim3 rows, cudaStream_t stre
 extern "C" enum err_code cuda_route(struct kern *k, const struct route_args *a, struct err *e)
 {
     struct cuda_kern *c = cuda_of(k);
-    bool held = a->n_expert <= 32 * HELD_MOST && a->n_used <= 32;
+    bool held = a->n_expert <= 32 * HELD_MOST && a->n_used <= ROUTE_SLOTS;
     dim3 rows((unsigned)((a->n_tok + WARPS - 1) / WARPS));
     c->lists_stand = NULL;
     if (held && a->n_expert <= 128)
@@ -312,7 +193,7 @@ extern "C" enum err_code cuda_route(struct kern *k, const struct route_args *a, 
         launch_held<HELD_MOST>(a, rows, c->stream);
     else if (a->n_tok > 0)
         launch_early(route_any, rows, BLOCK, 0, c->stream, *a);
-    if (!held || a->n_tok > FEW_TOKENS)
+    if (!held || a->n_tok > ROUTE_FEW)
         launch_early(order_pairs, dim3((unsigned)a->n_expert), ORDER_BLOCK, 0, c->stream, *a);
     return cuda_launched("route", e);
 }

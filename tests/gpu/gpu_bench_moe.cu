@@ -87,10 +87,9 @@ static void open_moe(struct moe *m)
     need_ok(kern_reserve(m->k, &limits, &e), &e);
 }
 
-static void route(struct moe *m, int n, int l)
+static struct route_args route_of(struct moe *m, int n, int l)
 {
     struct route_args a = {};
-    struct err e = {};
     a.n_tok = n;
     a.n_expert = EXPERTS;
     a.n_used = USED;
@@ -100,13 +99,21 @@ static void route(struct moe *m, int n, int l)
     a.weight = m->weight;
     a.order = m->order[l];
     a.first = m->first[l];
+    return a;
+}
+
+static void route(struct moe *m, int n, int l)
+{
+    struct route_args a = route_of(m, n, l);
+    struct err e = {};
     need_ok(kern_route(m->k, &a, &e), &e);
 }
 
-static void gated(struct moe *m, int n, int l)
+static void run_gated(struct moe *m, int n, int l, const struct route_args *r)
 {
     struct expert_gated_args a = {};
     struct err e = {};
+    a.route = r;
     a.n_pairs = n * USED;
     a.n_expert = EXPERTS;
     a.x_div = USED;
@@ -120,6 +127,17 @@ static void gated(struct moe *m, int n, int l)
     a.room = m->room;
     a.out = m->act;
     need_ok(kern_expert_gated(m->k, &a, &e), &e);
+}
+
+static void gated(struct moe *m, int n, int l)
+{
+    run_gated(m, n, l, NULL);
+}
+
+static void routed(struct moe *m, int n, int l)
+{
+    struct route_args r = route_of(m, n, l);
+    run_gated(m, n, l, &r);
 }
 
 static void down(struct moe *m, int n, int l)
@@ -175,7 +193,7 @@ static double time_ops(struct moe *m, int n, const moe_op *ops, int n_ops)
 int main(int argc, char **argv)
 {
     static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 96, 128, 256, 512, 1024, 2048};
-    static const moe_op all[] = {route, gated, down, combine};
+    static const moe_op all[] = {routed, down, combine}, single[] = {route, gated, down, combine};
     static struct moe m;
     struct kern_options o = {};
     struct err e = {};
@@ -189,9 +207,9 @@ int main(int argc, char **argv)
     for (int i = first; i < end; i++) {
         double us[4];
         for (int j = 0; j < 4; j++)
-            us[j] = time_ops(&m, rows[i], all + j, 1);
+            us[j] = time_ops(&m, rows[i], single + j, 1);
         printf("%4d rows path %d: route %6.2f gated %7.2f down %7.2f combine %6.2f, all %8.2f us\n",
-               rows[i], path, us[0], us[1], us[2], us[3], time_ops(&m, rows[i], all, 4));
+               rows[i], path, us[0], us[1], us[2], us[3], time_ops(&m, rows[i], all, 3));
         fflush(stdout);
     }
     kern_close(m.k);
