@@ -130,7 +130,7 @@ static uint16_t *draw_inputs(const struct experts *x, int n, int64_t k)
     uint16_t *in = rig_inputs(&rng, (size_t)(n * k), x->kind == KIND_CANCEL ? 0 : x->kind);
     for (int64_t t = 0; x->kind == KIND_CANCEL && t < n; t++)
         for (int64_t i = t * k; i < t * k + 512; i++) {
-            in[i] = bf16_from_f32(1024 * bf16_to_f32(in[i]));
+            in[i] = bf16_from_f32(65536 * bf16_to_f32(in[i]));
             in[i + 512] = in[i] ^ 0x8000;
         }
     return in;
