@@ -112,6 +112,17 @@ MUST_USE enum err_code kern_source_expand(const struct ckpt_weight *w, enum dtyp
 MUST_USE enum err_code kern_source_dense_row(const struct kern_source *s, int64_t r, void *out,
                                              struct err *e);
 
+/* ---- operations that hold another one --------------------------------------------------------
+ */
+/* The gate of a product as an operation, for backends and shapes without a kernel for both. */
+static inline struct act_mul_args kern_gate_args(const struct linear_args *a)
+{
+    struct act_mul_args m = {a->n_tok,        a->part[0].w->rows, a->part[0].out_stride,
+                             a->gate.act,     a->part[0].out,     a->part[1].out,
+                             a->gate.out,     a->gate.limit,      a->gate.alpha};
+    return m;
+}
+
 /* ---- faults for tests -------------------------------------------------------------------------
  */
 /* Each breaks one promise of the contract on purpose, so that the tests of the promise can be seen

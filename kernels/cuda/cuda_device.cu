@@ -225,6 +225,7 @@ static const struct kern_table *cuda_table(void)
 #define X(op) t.op = cuda_##op;
     KERN_OPS(X)
 #undef X
+    t.attention = cuda_rotate_attend;
     return &t;
 }
 
@@ -260,7 +261,7 @@ static enum err_code check_device(int n, cudaDeviceProp *p, struct err *e)
 }
 
 /* In the order of enum cuda_path, without the choice by size. */
-static const char *const path_names[] = {"plain", "few", "many", NULL};
+static const char *const path_names[] = {"plain", "stream", "few", "many", NULL};
 
 static enum err_code take_resources(struct cuda_kern *c, struct err *e)
 {

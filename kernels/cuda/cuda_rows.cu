@@ -191,13 +191,7 @@ __global__ static void __launch_bounds__(BLOCK) act_mul_elements(struct act_mul_
     if (i >= a.n_rows * a.d)
         return;
     int64_t in = i / a.d * a.stride + i % a.d;
-    float gate = a.gate[in], up = a.up[in], y;
-    if (a.act == ACT_SILU)
-        y = elem_silu_mul(gate, up);
-    else if (a.act == ACT_GELU_TANH)
-        y = elem_gelu_tanh_mul(gate, up);
-    else
-        y = elem_gptoss_mul(gate, up, a.limit, a.alpha);
+    float y = cuda_gated(a.act, a.gate[in], a.up[in], a.limit, a.alpha);
     ((uint16_t *)a.out)[i] = bf16_from_f32(y);
 }
 
