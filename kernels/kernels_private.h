@@ -138,9 +138,13 @@ enum kern_fault {
     KERN_FAULT_COMPANY,      /* chunk sums added descending while another kern is open */
     KERN_FAULT_SEQ_EDGE,     /* splits begin a tile early but for a step's first sequence */
     KERN_FAULT_STALE,        /* the gate adds zero times what its output held before */
-    KERN_FAULT_PLAIN_C,      /* the variant "c" adds chunk sums descending */
+    KERN_FAULT_PLAIN_C,      /* the variant "c", on CUDA the path "plain", adds chunk sums descending */
     KERN_FAULT_EXPAND,       /* expanded weights are rounded by another rule */
-    KERN_FAULT_KV8           /* K and V are rounded to 8 bits before rope */
+    KERN_FAULT_KV8,          /* K and V are rounded to 8 bits before rope */
+    KERN_FAULT_DEVICE,       /* a CUDA device adds chunk sums descending */
+    KERN_FAULT_LAUNCH,       /* the same, unless it launches in its usual way */
+    KERN_FAULT_GRAPH,        /* the same in recorded steps */
+    KERN_FAULT_TRAP          /* the device fails in the next step that may be recorded */
 };
 void kern_plant(enum kern_fault f);
 enum kern_fault kern_planted(void);

@@ -4,9 +4,10 @@
  *
  * Work: four warps, a warp a tile of 64 keys for the scores, then a quarter of the dims for the
  * weighted sum. Bytes: K and V of the row's keys once for every 8 heads; each half of a page is one
- * bulk copy. The four K of a split are asked for at once; V takes the place of K tile by tile, or a
- * place of its own where the step leaves room. Latency is hidden by other blocks: three an SM with
- * 128 dims.
+ * bulk copy. The four K of a split are asked for at once; V takes the place of K tile by tile, but
+ * for two tiles that have their own in a step of few blocks. The latency of V is hidden by other
+ * blocks: three an SM with 128 dims, or in a step of few two; and one of them fits beside a block
+ * of a product (cuda_stream.cu), so that an early start brings K under it.
  *
  * Operands stand the other way round than in cuda_attention.cu: keys (then dims of V) are the 16
  * rows, heads the 8 columns. The instruction's sums do not know the difference.
@@ -37,11 +38,12 @@
 #define P_STRIDE (KERN_SPLIT + 8)
 #define ALL      0xffffffffu
 #define Q_STRIDE(dims) ((dims) + 8)
+#define EARLY    2
 
 struct row_plan {
     struct cuda_partials parts;
     int pieces;     /* of HEADS heads that a kv head's are cut into */
-    bool own_place; /* V does not wait for K's place */
+    int early;      /* tiles of V with a place of their own, 0 or EARLY */
     bool rotates;   /* rope is part of it */
     bool no_wait;   /* planted fault */
 };
@@ -125,48 +127,56 @@ __device__ static inline struct row_pair pair_of(const struct rope_kv_args &r,
     return p;
 }
 
-/* After it the block must meet. The table is no kernel's work: it is read before the wait. */
+#define PAIRS_AHEAD 3 /* of a thread on their way at once: 4 heads of 128, key and value */
+
+/* After it the block must meet. The table is no kernel's work: the first pairs' part of it is read
+ * before the wait. */
 template <int DIMS>
 __device__ static inline void rotate_row(const struct rope_kv_args &r, const struct row_plan &plan,
                                          const struct row_view &v, bool fresh,
                                          struct row_rotated<DIMS> *to)
 {
-    constexpr int turns = ((HEADS + 2) * (DIMS / 2) + BLOCK - 1) / BLOCK;
     const float *table = r.cos_sin + (int64_t)(v.end - 1) * r.rot_dim;
-    struct row_pair p[turns];
-    float c[turns], s[turns], a[turns], b[turns];
+    int n_pairs = (v.n_heads + (fresh ? 2 : 0)) * (DIMS / 2);
+#pragma unroll 1
+    for (int first = 0; first < n_pairs; first += PAIRS_AHEAD * BLOCK) {
+        struct row_pair p[PAIRS_AHEAD];
+        float c[PAIRS_AHEAD], s[PAIRS_AHEAD], a[PAIRS_AHEAD], b[PAIRS_AHEAD];
 #pragma unroll
-    for (int i = 0; i < turns; i++) {
-        p[i] = pair_of<DIMS>(r, v, fresh, i * BLOCK + (int)threadIdx.x, to);
-        bool turned = p[i].from && p[i].turns;
-        c[i] = turned ? table[p[i].first] : 0.0f;
-        s[i] = turned ? table[p[i].second] : 0.0f;
-    }
-    if (!plan.no_wait)
-        launch_wait();
-    launch_trigger();
+        for (int i = 0; i < PAIRS_AHEAD; i++) {
+            p[i] = pair_of<DIMS>(r, v, fresh, first + i * BLOCK + (int)threadIdx.x, to);
+            bool turned = p[i].from && p[i].turns;
+            c[i] = turned ? table[p[i].first] : 0.0f;
+            s[i] = turned ? table[p[i].second] : 0.0f;
+        }
+        if (first == 0 && !plan.no_wait)
+            launch_wait();
+        if (first == 0)
+            launch_trigger();
 #pragma unroll
-    for (int i = 0; i < turns; i++) {
-        a[i] = p[i].from ? p[i].from[p[i].first] : 0.0f;
-        b[i] = p[i].from ? p[i].from[p[i].second] : 0.0f;
-    }
+        for (int i = 0; i < PAIRS_AHEAD; i++) {
+            a[i] = p[i].from ? p[i].from[p[i].first] : 0.0f;
+            b[i] = p[i].from ? p[i].from[p[i].second] : 0.0f;
+        }
 #pragma unroll
-    for (int i = 0; i < turns; i++) {
-        if (!p[i].from)
-            continue;
-        float x = p[i].turns ? elem_rope_first(a[i], b[i], c[i], s[i]) : a[i];
-        float y = p[i].turns ? elem_rope_second(a[i], b[i], c[i], s[i]) : b[i];
-        p[i].to[p[i].first] = bf16_from_f32(x);
-        p[i].to[p[i].second] = bf16_from_f32(y);
+        for (int i = 0; i < PAIRS_AHEAD; i++) {
+            if (!p[i].from)
+                continue;
+            float x = p[i].turns ? elem_rope_first(a[i], b[i], c[i], s[i]) : a[i];
+            float y = p[i].turns ? elem_rope_second(a[i], b[i], c[i], s[i]) : b[i];
+            p[i].to[p[i].first] = bf16_from_f32(x);
+            p[i].to[p[i].second] = bf16_from_f32(y);
+        }
     }
 }
 
 /* Puts the newest key (0) or value (1) into a half of 64 keys, a page or a tile; lane `at` of
  * `of`. */
 template <int DIMS>
-__device__ static inline void put_fresh(const struct row_rotated<DIMS> *rotated, int which,
+__device__ __noinline__ static void put_fresh(const struct row_rotated<DIMS> *rotated, int which,
                                         uint16_t *half, int key, int at, int of)
 {
+#pragma unroll 1
     for (int i = at; i < DIMS / 8; i += of)
         *(uint4 *)(void *)(half + cuda_page_at(DIMS, key, i * 8)) =
             *(const uint4 *)(const void *)(rotated->fresh[which] + i * 8);
@@ -191,6 +201,7 @@ __device__ static inline void score_tile(const uint16_t *keys, const uint32_t q[
 }
 
 /* Caps the scores of seen keys; the warp's maxima of heads 2 t and 2 t + 1 go to the block. */
+template <bool CAPS>
 __device__ static inline void find_maxima(const struct attention_args &a, struct row_shared *sh,
                                           int tile, int lo, int hi, float s[4][4])
 {
@@ -202,7 +213,7 @@ __device__ static inline void find_maxima(const struct attention_args &a, struct
         float *x = &s[i / 4][i % 4];
         if (key < lo || key >= hi)
             continue;
-        if (a.softcap > 0.0f)
+        if (CAPS)
             *x = elem_softcap(a.scale * *x, a.softcap);
         max[i % 2] = elem_max(*x, max[i % 2]);
     }
@@ -247,6 +258,7 @@ __device__ static inline void soften_tile(struct row_shared *sh, const struct ro
 /* +0 for V of the keys of a tile that the row does not see. */
 template <int DIMS> __device__ static inline void clear_masked(uint16_t *values, int lo, int hi)
 {
+#pragma unroll 1
     for (int i = (int)threadIdx.x; i < KERN_TILE * (DIMS / 8); i += BLOCK) {
         int key = i / (DIMS / 8), dim = i % (DIMS / 8) * 8;
         if (key < lo || key >= hi)
@@ -287,6 +299,14 @@ __device__ static inline void weigh_tile(const struct row_shared *sh, const uint
     }
 }
 
+/* A function by itself: it is called where a thread ends its heads, and its code is long. */
+__device__ __noinline__ static struct attention_factors end_apart(const struct attention_args &a,
+                                                                  int head, float m, float l,
+                                                                  float c)
+{
+    return end_row(a, head, m, l, c);
+}
+
 /* The record of the split, or the row's output where there is no other split. */
 template <int DIMS, int N>
 __device__ static inline void store_row(const struct attention_args &a, const struct row_plan &p,
@@ -305,7 +325,7 @@ __device__ static inline void store_row(const struct attention_args &a, const st
         struct attention_factors f = {};
         float *to = NULL;
         if (v.alone) {
-            f = end_row(a, v.head0 + head, m, l[h], p.parts.c);
+            f = end_apart(a, v.head0 + head, m, l[h], p.parts.c);
         } else {
             to = partial_of(p.parts, v.row, a.n_head, v.head0 + head, v.split);
             if (warp == 0 && lane / 4 == 0) {
@@ -355,7 +375,15 @@ __device__ static inline void ask(uint16_t *to, const uint16_t *from, int elemen
     copy_bulk(to, from, elements * 2, barrier);
 }
 
-template <int DIMS>
+/* Where V of a tile stands. */
+__device__ static inline uint16_t *values_of(uint16_t *tiles, int tile, int early, int half)
+{
+    return tiles + (tile < early ? TILES + tile : tile) * half;
+}
+
+/* CAPS: scores have a softcap. Its code is left out where they have none: a small step runs every
+ * instruction of the kernel but once, from memory. */
+template <int DIMS, bool CAPS>
 __global__ static void __launch_bounds__(BLOCK)
     attend_row(const __grid_constant__ struct attention_args a,
                const __grid_constant__ struct rope_kv_args r,
@@ -370,8 +398,7 @@ __global__ static void __launch_bounds__(BLOCK)
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     if (!find_row(a, rows, p, &v)) /* positions and pages are no kernel's work */
         return;
-    uint16_t *keys = (uint16_t *)dynamic + warp * half;
-    uint16_t *values = (uint16_t *)dynamic + (p.own_place ? TILES * half : 0);
+    uint16_t *tiles = (uint16_t *)dynamic, *keys = tiles + warp * half; /* then values */
     const uint16_t *page = NULL;
     bool mine = warp >= v.first && warp <= v.last;
     /* The tile of this block that holds the newest key, or none. */
@@ -394,10 +421,11 @@ __global__ static void __launch_bounds__(BLOCK)
         launch_wait();
         launch_trigger();
     }
+    uint16_t *own_values = values_of(tiles, warp, p.early, half);
     if (mine && lane == 0) {
         ask(keys, page, half, &sh.k_here[warp]);
-        if (p.own_place)
-            ask(values + warp * half, page + half, half, &sh.v_here[warp]);
+        if (warp < p.early)
+            ask(own_values, page + half, half, &sh.v_here[warp]);
     }
     if (p.rotates) {
         rotate_row<DIMS>(r, p, v, fresh < TILES, &rotated);
@@ -425,27 +453,30 @@ __global__ static void __launch_bounds__(BLOCK)
         }
         score_tile<DIMS>(keys, q, s);
         __syncwarp();
-        if (!p.own_place && lane == 0)
-            ask(values + warp * half, page + half, half, &sh.v_here[warp]);
-        find_maxima(a, &sh, warp, lo, hi, s);
+        if (warp >= p.early && lane == 0)
+            ask(own_values, page + half, half, &sh.v_here[warp]);
+        find_maxima<CAPS>(a, &sh, warp, lo, hi, s);
     }
     __syncthreads();
     if (mine)
         soften_tile(&sh, v, warp, lo, hi, p.parts.c, s);
+#pragma unroll 1
     for (int i = v.first; i <= v.last; i++) {
         seen_of(v, i, &lo, &hi);
         if (lo > 0 || hi < KERN_TILE || i == fresh) {
             copy_wait(&sh.v_here[i], 0);
-            clear_masked<DIMS>(values + i * half, lo, hi);
+            clear_masked<DIMS>(values_of(tiles, i, p.early, half), lo, hi);
         }
         if (i == fresh)
-            put_fresh<DIMS>(&rotated, 1, values + i * half, fresh_key, (int)threadIdx.x, BLOCK);
+            put_fresh<DIMS>(&rotated, 1, values_of(tiles, i, p.early, half), fresh_key,
+                            (int)threadIdx.x, BLOCK);
     }
     __syncthreads();
     float o[n_blocks][4] = {}, l[4] = {};
+#pragma unroll 1
     for (int i = v.first; i <= v.last; i++) {
         copy_wait(&sh.v_here[i], 0);
-        weigh_tile<DIMS, n_blocks>(&sh, values + i * half, i, o, l);
+        weigh_tile<DIMS, n_blocks>(&sh, values_of(tiles, i, p.early, half), i, o, l);
     }
     store_row<DIMS, n_blocks>(a, p, &sh, v, o, l);
 }
@@ -503,8 +534,9 @@ extern "C" void cuda_attention_join(const struct cuda_kern *c, const struct atte
 
 /* ---- the host's side ----------------------------------------------------------------------------
  */
-template <int DIMS>
-static bool launch(const struct cuda_kern *c, const struct attention_args *a, struct row_plan p)
+template <int DIMS, bool CAPS>
+static bool launch_caps(const struct cuda_kern *c, const struct attention_args *a,
+                        struct row_plan p)
 {
     static const struct rope_kv_args none = {};
     static bool allowed;
@@ -512,17 +544,28 @@ static bool launch(const struct cuda_kern *c, const struct attention_args *a, st
     int group = a->n_head / a->n_kv;
     p.pieces = (group + HEADS - 1) / HEADS;
     dim3 grid((unsigned)p.parts.n_splits, (unsigned)(a->n_kv * p.pieces), (unsigned)a->rows->n_tok);
-    p.own_place = 2 * places <= 128 << 10 && (int64_t)grid.x * grid.y * grid.z <= c->n_sm;
+    /* Two such blocks fit a multiprocessor. */
+    if (DIMS <= 128 && (int64_t)grid.x * grid.y * grid.z <= 2 * c->n_sm)
+        p.early = EARLY;
     if (!allowed) {
-        (void)cudaFuncSetAttribute(attend_row<DIMS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   MIN2(2 * places, 128 << 10));
+        (void)cudaFuncSetAttribute(attend_row<DIMS, CAPS>,
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, places / 2 * 3);
         allowed = true;
     }
-    launch_early(attend_row<DIMS>, grid, BLOCK, (size_t)(p.own_place ? 2 * places : places),
-                 c->stream, *a, a->rope ? *a->rope : none, *a->rows, p);
+    launch_early(attend_row<DIMS, CAPS>, grid, BLOCK,
+                 (size_t)(places + p.early * places / TILES), c->stream, *a,
+                 a->rope ? *a->rope : none, *a->rows, p);
     if (p.parts.n_splits > 1)
         cuda_attention_join(c, a, &p.parts, 1);
     return true;
+}
+
+template <int DIMS>
+static bool launch(const struct cuda_kern *c, const struct attention_args *a,
+                   const struct row_plan &p)
+{
+    return a->softcap > 0.0f ? launch_caps<DIMS, true>(c, a, p)
+                             : launch_caps<DIMS, false>(c, a, p);
 }
 
 extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct attention_args *a)

@@ -76,29 +76,36 @@ __device__ static void transpose4(uint32_t v[4])
     }
 }
 
-#define X_AHEAD 8 /* loads of x on their way at once */
+/* Rows of x can be loaded by 16 bytes. */
+__host__ __device__ static inline bool is_aligned(const struct cuda_products &all)
+{
+    return all.x_stride % 8 == 0 && (uintptr_t)all.x % 16 == 0;
+}
 
 /* Puts x of `n_pieces` pieces from `piece` on into shared memory; +0 beyond K. Four lanes read 32 k
  * of a row and exchange, so that each stores 16 bytes of the B operand. All loads of a turn stand
- * before its first store: a turn is one way to memory and back. ROWS: columns that x has room for,
- * or 0: n_tok. */
+ * before its first store: a turn is one way to memory and back. Groups of threads take rows beside
+ * each other. ROWS: columns that x has room for, with rows that are 16-byte aligned and whole pieces;
+ * or 0: n_tok, of any kind. */
 template <int ROWS>
 __device__ static void load_x(const struct cuda_products &all, int piece, int n_pieces, uint32_t *x)
 {
+    constexpr int ahead = ROWS > FEW_ROWS ? 16 : 8, groups = ROWS > FEW_ROWS ? 4 : 1;
+    constexpr int width = FEW_THREADS / groups;
     int64_t k0 = (int64_t)piece * CUDA_PIECE_K, left = all.part[0].order.k - k0;
     int n = n_pieces * (CUDA_PIECE_K / 8), columns = ROWS ? ROWS : all.n_tok;
-    int items = (n + FEW_THREADS - 1) / FEW_THREADS * columns;
-    bool aligned = all.x_stride % 8 == 0 && (uintptr_t)all.x % 16 == 0;
-    for (int first = 0; first < items; first += X_AHEAD) {
-        uint32_t v[X_AHEAD][4] = {};
+    int turns = columns / groups, items = (n + width - 1) / width * turns;
+    int row0 = (int)threadIdx.x / width, at0 = (int)threadIdx.x % width;
+    bool aligned = ROWS || is_aligned(all);
+    for (int first = 0; first < items; first += ahead) {
+        uint32_t v[ahead][4] = {};
 #pragma unroll
-        for (int i = 0; i < X_AHEAD; i++) {
-            int row = (first + i) % columns;
-            int at = (first + i) / columns * FEW_THREADS + (int)threadIdx.x;
+        for (int i = 0; i < ahead; i++) {
+            int row = (first + i) % turns * groups + row0, at = (first + i) / turns * width + at0;
             const uint16_t *from = all.x + row * all.x_stride + k0 + (int64_t)at * 8;
             if (row >= all.n_tok || at >= n)
                 continue;
-            if (aligned && at * 8 + 8 <= left) {
+            if (ROWS || (aligned && at * 8 + 8 <= left)) {
                 uint4 w = *(const uint4 *)(const void *)from;
                 v[i][0] = w.x, v[i][1] = w.y, v[i][2] = w.z, v[i][3] = w.w;
             } else {
@@ -108,9 +115,8 @@ __device__ static void load_x(const struct cuda_products &all, int piece, int n_
             }
         }
 #pragma unroll
-        for (int i = 0; i < X_AHEAD; i++) {
-            int row = (first + i) % columns;
-            int at = (first + i) / columns * FEW_THREADS + (int)threadIdx.x;
+        for (int i = 0; i < ahead; i++) {
+            int row = (first + i) % turns * groups + row0, at = (first + i) / turns * width + at0;
             transpose4(v[i]);
             if (row < all.n_tok && at < n)
                 *(uint4 *)(void *)(x + (at / 4 * columns + row) * 16 + at % 4 * 4) =

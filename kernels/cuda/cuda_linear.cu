@@ -239,6 +239,15 @@ static bool run_products(const struct cuda_kern *c, const struct cuda_products *
     return false;
 }
 
+static bool planted_order(const struct cuda_kern *c, int n_tok)
+{
+    enum kern_fault f = kern_planted();
+    return (f == KERN_FAULT_CHUNK_ORDER && n_tok > 1) || f == KERN_FAULT_DEVICE ||
+           (f == KERN_FAULT_LAUNCH && c->base.launch != KERN_LAUNCH_USUAL) ||
+           (f == KERN_FAULT_GRAPH && c->recording) ||
+           (f == KERN_FAULT_PLAIN_C && c->force_path == CUDA_PATH_PLAIN) || kern_planted_order();
+}
+
 /* Parts of one format go in one launch. */
 extern "C" enum err_code cuda_linear(struct kern *k, const struct linear_args *a, struct err *e)
 {
@@ -252,7 +261,7 @@ extern "C" enum err_code cuda_linear(struct kern *k, const struct linear_args *a
         all.n_tok = a->n_tok;
         all.x = (const uint16_t *)a->x;
         all.x_stride = a->x_stride;
-        all.descending = fault == KERN_FAULT_CHUNK_ORDER && a->n_tok > 1;
+        all.descending = planted_order(c, a->n_tok);
         do
             all.part[all.n_parts++] = product_of(&a->part[i++]);
         while (i < a->n_parts &&

@@ -88,8 +88,9 @@ __device__ static void put_plain(const struct cuda_products &all, int tile, int 
         part.out[t * part.out_stride + r] = part.bias ? total + part.bias[r] : total;
 }
 
-/* tile: of the gate. */
-__device__ static void put_gated(const struct cuda_products &all, int tile, int row, int t,
+/* tile: of the gate. A function by itself: what a small step runs but once comes from memory, so
+ * the code that every launch passes is kept short. */
+__device__ __noinline__ static void put_gated(const struct cuda_products &all, int tile, int row, int t,
                                  float gate, float up)
 {
     const struct cuda_product &g = all.part[0], &u = all.part[1];
@@ -133,26 +134,42 @@ __device__ static float total_of(const struct cuda_products &all, int n_chunks, 
     return total;
 }
 
-/* Adds the slots of a batch of tiles and writes its outputs; a warp takes two rows of x of a tile,
- * or of a pair of tiles, at a time. */
+/* Adds the slots of a batch of tiles and writes its outputs. A tile (of a gate: a pair of them) is
+ * one warp's, or where tiles are few the warps of the cluster share its rows of x. */
 template <int SHARE>
 __device__ static void add_slots(const struct cuda_products &all, int n_chunks, int batch,
                                  int n_tiles, const float *slots, int rank)
 {
-    int lane = (int)threadIdx.x % 32, row = lane % CUDA_TILE_ROWS, turns = (all.n_tok + 1) / 2;
-    bool gated = all.gate.out != NULL;
-    int n_items = (gated ? n_tiles / 2 : n_tiles) * turns;
-    for (int i = (int)threadIdx.x / 32 * SHARE + rank; i < n_items; i += FEW_WARPS * SHARE) {
-        int tile = i / turns, t = i % turns * 2 + lane / CUDA_TILE_ROWS;
-        int at = t * CUDA_TILE_ROWS + row;
-        if (t >= all.n_tok)
+    int lane = (int)threadIdx.x % 32, row = lane % CUDA_TILE_ROWS;
+    int gated = all.gate.out != NULL, n = gated ? n_tiles / 2 : n_tiles, shift = 0;
+    int me = (int)threadIdx.x / 32 * SHARE + rank;
+    while (n << (shift + 1) <= FEW_WARPS * SHARE && 2 << shift < all.n_tok)
+        shift++;
+    for (int i = me >> shift; i < n; i += FEW_WARPS * SHARE >> shift) {
+        int t = (me & ((1 << shift) - 1)) * 2 + lane / CUDA_TILE_ROWS, tile = batch + i;
+        if (gated) {
+            for (; t < all.n_tok; t += 2 << shift) {
+                float total[2] = {};
+#pragma unroll 1
+                for (int half = 0; half < 2; half++) {
+                    total[0] = total[1];
+                    total[1] = total_of<SHARE>(all, n_chunks, slots, 2 * i + half,
+                                               t * CUDA_TILE_ROWS + row);
+                }
+                put_gated(all, batch / 2 + i, row, t, total[0], total[1]);
+            }
             continue;
-        if (gated)
-            put_gated(all, batch / 2 + tile, row, t,
-                      total_of<SHARE>(all, n_chunks, slots, 2 * tile, at),
-                      total_of<SHARE>(all, n_chunks, slots, 2 * tile + 1, at));
-        else
-            put_plain(all, batch + tile, row, t, total_of<SHARE>(all, n_chunks, slots, tile, at));
+        }
+        const struct cuda_product &part = part_of(all, &tile);
+        int64_t r = (int64_t)tile * CUDA_TILE_ROWS + row;
+        bool inside = r < part.rows;
+        float bias = inside && part.bias ? part.bias[r] : 0.0f;
+        for (; t < all.n_tok; t += 2 << shift) {
+            float total =
+                total_of<SHARE>(all, n_chunks, slots, i, t * CUDA_TILE_ROWS + row);
+            if (inside)
+                part.out[t * part.out_stride + r] = part.bias ? total + bias : total;
+        }
     }
 }
 
@@ -218,9 +235,9 @@ __device__ static void close_group(void)
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Where a warp stands in the run of its block. */
+/* Where a warp stands in the run of its block, and how far the unit 16 warps later is. */
 struct stream_unit {
-    int tile, chunk;
+    int tile, chunk, turn_tiles, turn_chunks;
 };
 
 /* The unit that comes 16 warps later; of whole tiles, the next chunk. */
@@ -233,8 +250,8 @@ template <bool WHOLE> __device__ static void advance(int n_chunks, struct stream
         }
         return;
     }
-    u->tile += FEW_WARPS / n_chunks;
-    u->chunk += FEW_WARPS % n_chunks;
+    u->tile += u->turn_tiles;
+    u->chunk += u->turn_chunks;
     if (u->chunk >= n_chunks) {
         u->chunk -= n_chunks;
         u->tile++;
@@ -259,13 +276,14 @@ __global__ static void __launch_bounds__(FEW_THREADS, 1)
     int end = (int)((int64_t)n * (run + 1) / n_runs) * per;
     int chunk0 = first_chunk<SHARE>(p.n_chunks, rank);
     int n_chunks = first_chunk<SHARE>(p.n_chunks, rank + 1) - chunk0;
-    struct stream_unit at = {first + warp / n_chunks, warp % n_chunks};
+    struct stream_unit at = {first + warp / n_chunks, warp % n_chunks, FEW_WARPS / n_chunks,
+                             FEW_WARPS % n_chunks};
     const uint8_t *ring = shared + warp * PIECES * bytes, *from = NULL;
     uint32_t ring_at = (uint32_t)__cvta_generic_to_shared(ring);
     uint32_t *x = (uint32_t *)(shared + p.x_at);
     bool backwards = WHOLE && all.descending; /* planted fault */
     if (WHOLE)
-        at = {first + warp, 0};
+        at = {first + warp, 0, 0, 0};
     if (at.tile < end)
         from = unit_of(all, at.tile, backwards ? n_chunks - 1 : chunk0 + at.chunk, PIECES * bytes);
 #pragma unroll
@@ -369,6 +387,8 @@ static bool make_plan(const struct cuda_kern *c, const struct cuda_products *all
         batch = most;
     else if (!whole && p->slots_at < shared)
         batch = plan_batch(most, tile_slots, shared - p->slots_at, per);
+    if (share == 1 && rows > FEW_ROWS && batch < most) /* the blocks of a cluster have more room */
+        return false;
     if (batch == 0 || p->n_chunks < share)
         return false;
     p->batch_tiles = batch;
@@ -403,7 +423,15 @@ static bool launch(const struct cuda_kern *c, const struct cuda_products *all)
 template <int BITS, enum cuda_scale SCALE, int GROUP>
 static bool launch_more_rows(const struct cuda_kern *c, const struct cuda_products *all)
 {
+    int n_tiles = 0;
+    for (int i = 0; i < all->n_parts; i++)
+        n_tiles += all->part[i].n_tiles;
+    /* Two tiles a block do not pay for its x; of a long K the blocks of a cluster share it. */
+    if (all->part[0].order.k <= PAIRS_ABOVE && n_tiles <= 2 * c->n_sm &&
+        c->force_path != CUDA_PATH_STREAM)
+        return false;
     return launch<BITS, SCALE, GROUP, MORE_ROWS, 1, true>(c, all) ||
+           launch<BITS, SCALE, GROUP, MORE_ROWS, 1, false>(c, all) ||
            launch<BITS, SCALE, GROUP, MORE_ROWS, 2, false>(c, all) ||
            launch<BITS, SCALE, GROUP, MORE_ROWS, 4, false>(c, all);
 }
@@ -441,8 +469,9 @@ static bool launch_group(const struct cuda_kern *c, const struct cuda_products *
 bool cuda_stream_run(const struct cuda_kern *c, const struct cuda_products *all)
 {
     const struct cuda_order *o = &all->part[0].order;
-    if (all->n_tok > MORE_ROWS || o->k <= 1024 || o->k % (PIECES * CUDA_PIECE_K))
-        return false; /* chunks of other lengths */
+    if (all->n_tok > MORE_ROWS || o->k <= 1024 || o->k % (PIECES * CUDA_PIECE_K) ||
+        !is_aligned(*all))
+        return false; /* chunks of other lengths, x of another kind */
     if (o->bits == 4 && o->scale == CUDA_SCALE_LOW)
         return launch_group<4, CUDA_SCALE_LOW>(c, all);
     if (o->bits == 8 && o->scale == CUDA_SCALE_FAST)
