@@ -1,9 +1,9 @@
-/* test_cuda_self.c: a whole model on a CUDA device: each cell of the self-comparison is the same bits
- * and sees its planted fault; many repeats beside another stream; a device that fails within a
+/* test_cuda_self.c: a whole model on a CUDA device: each cell of the self-comparison is the same
+ * bits and sees its planted fault; many repeats beside another stream; a device that fails within a
  * batch.
  *
- * The model of the cells has products that stream (K of three chunks above 1024); that of the faults
- * is the small one of test_self.c, where a wrong order of chunk sums shows in "down".
+ * The model of the cells has products that stream (K of three chunks above 1024); that of the
+ * faults is the small one of test_self.c, where a wrong order of chunk sums shows in "down".
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,11 +80,13 @@ static char *make_prompts(void)
     return path;
 }
 
-static void compare(struct self_report *r, bool wide, const char *cells, struct plant *plant)
+/* prompts: a file, which is freed. */
+static void compare(struct self_report *r, bool wide, char *prompts, const char *cells,
+                    struct plant *plant)
 {
     struct err e = {.text = ""};
     struct plant none = {.fault = KERN_FAULT_NONE};
-    char *model = make_model(wide), *prompts = make_prompts();
+    char *model = make_model(wide);
     struct self_options o = {
         .path = model,
         .prompts = prompts,
@@ -106,15 +108,15 @@ static void compare(struct self_report *r, bool wide, const char *cells, struct 
 START_TEST(every_cell_is_the_same_bits)
 {
     struct self_report r;
-    compare(&r, _i, NULL, NULL);
+    compare(&r, _i, make_prompts(), NULL, NULL);
     ck_assert_int_eq(r.n_cells, SELF_CELLS);
     for (int i = 0; i < r.n_cells; i++) {
         const struct self_cell *c = &r.cell[i];
         bool on_cpu_only = strcmp(c->name, "threads") == 0;
         ck_assert_msg(c->state == (on_cpu_only ? SELF_NOT_RUN : SELF_SAME),
                       "%s, %s: state %d, '%s' token %lld, layer %d %s; %s", c->name, c->way,
-                      (int)c->state, c->at.custom_id, (long long)c->at.token, c->at.layer,
-                      c->at.op, c->why);
+                      (int)c->state, c->at.custom_id, (long long)c->at.token, c->at.layer, c->at.op,
+                      c->why);
     }
 }
 END_TEST
@@ -148,7 +150,7 @@ START_TEST(a_planted_fault_turns_its_cell_red)
 {
     struct plant plant = faults[_i].plant;
     struct self_report r;
-    compare(&r, false, faults[_i].cell, &plant);
+    compare(&r, false, make_prompts(), faults[_i].cell, &plant);
     const struct self_cell *c = &r.cell[0];
     ck_assert_int_eq(r.n_cells, 1);
     ck_assert_msg(c->state == SELF_DIFFERS, "%s does not see its fault", c->name);
@@ -157,17 +159,6 @@ START_TEST(a_planted_fault_turns_its_cell_red)
                   c->name, c->at.layer, c->at.op, faults[_i].op);
     ck_assert(faults[_i].layer == ANY || c->at.layer == faults[_i].layer);
     ck_assert(c->way[0] && c->at.custom_id[0]);
-}
-END_TEST
-
-/* A fault of replays alone is seen without a trace, and a trace has no replays to narrow it by. */
-START_TEST(a_fault_of_replays_is_seen)
-{
-    struct plant plant = {.fault = KERN_FAULT_GRAPH};
-    struct self_report r;
-    compare(&r, false, "graph", &plant);
-    ck_assert_int_eq(r.n_differ, 1);
-    ck_assert(!r.cell[0].at.narrowed && r.cell[0].at.token >= 0);
 }
 END_TEST
 
@@ -200,6 +191,17 @@ static char *make_lines(int n, int tokens)
     strbuf_free(&b);
     return path;
 }
+
+/* A fault of replays alone is seen without a trace, and a trace has no replays to narrow it by. */
+START_TEST(a_fault_of_replays_is_seen)
+{
+    struct plant plant = {.fault = KERN_FAULT_GRAPH};
+    struct self_report r;
+    compare(&r, false, make_lines(4, 40), "graph", &plant);
+    ck_assert_int_eq(r.n_differ, 1);
+    ck_assert(!r.cell[0].at.narrowed && r.cell[0].at.token >= 0);
+}
+END_TEST
 
 START_TEST(a_hundred_repeats_beside_another_stream_are_one)
 {

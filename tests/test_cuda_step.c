@@ -1,6 +1,6 @@
-/* test_cuda_step.c: what a step of single tokens joins into one kernel, against the CPU oracle, byte
- * by byte: products with their gate, products of 9 to 16 rows, attention with rope in front; and
- * that their early starts wait.
+/* test_cuda_step.c: what a step of single tokens joins into one kernel, against the CPU oracle,
+ * byte by byte: products with their gate, products of 9 to 16 rows, attention with rope in front;
+ * and that their early starts wait.
  */
 #include "kernels/cuda/cuda_product.h"
 #include "tests/cuda_rig.h"
@@ -16,8 +16,8 @@ struct pair {
     int64_t rows, k;
 };
 
-static struct pair open_pair(struct rig *r, int64_t rows, int64_t k, int bits, int up_bits, int group,
-                             bool with_bias)
+static struct pair open_pair(struct rig *r, int64_t rows, int64_t k, int bits, int up_bits,
+                             int group, bool with_bias)
 {
     struct pair p = {.rows = rows, .k = k};
     for (int i = 0; i < 2; i++) {
@@ -68,7 +68,8 @@ static uint16_t *gated(struct rig *r, int s, const struct pair *p, const uint16_
     struct err e = {.text = ""};
     a.x = rig_put(k, x, (size_t)(n * p->k) * 2);
     for (int i = 0; i < 2; i++)
-        a.part[i] = (struct linear_part){p->w[s][i], p->bias[s][i], both + i * p->rows, 2 * p->rows};
+        a.part[i] =
+            (struct linear_part){p->w[s][i], p->bias[s][i], both + i * p->rows, 2 * p->rows};
     a.gate = (struct linear_gate){rig_put(k, NULL, bytes), act, 5.5f, 1.3f};
     fix_ok(kern_linear(k, &a, &e), &e);
     uint16_t *out = rig_get(k, a.gate.out, bytes);
@@ -78,45 +79,72 @@ static uint16_t *gated(struct rig *r, int s, const struct pair *p, const uint16_
     return out;
 }
 
-/* Rows, K, bits of gate and up, group. The tall ones give a block tiles enough for whole tiles. */
+/* Rows, K, bits of gate and up, group. */
 static const struct {
     int64_t rows, k;
     int bits, up_bits, group;
-} shapes[] = {{144, 2048, 4, 4, 64},    {150, 4096, 4, 4, 64},   {1040, 1536, 4, 4, 32},
-              {12700, 2048, 4, 4, 64},  {14336, 4096, 4, 4, 64}, {13000, 1536, 4, 4, 128},
-              {300, 14336, 4, 4, 64},   {272, 2560, 8, 8, 64},   {96, 2048, 16, 16, 64},
-              {72, 2048, 4, 8, 64},     {80, 640, 4, 4, 64},     {17, 9728, 4, 4, 64}};
+} shapes[] = {{144, 2048, 4, 4, 64},  {150, 4096, 4, 4, 64}, {440, 1536, 4, 4, 32},
+              {960, 2048, 4, 4, 64},  {448, 4096, 4, 4, 64}, {450, 1536, 4, 4, 128},
+              {300, 14336, 4, 4, 64}, {272, 2560, 8, 8, 64}, {96, 2048, 16, 16, 64},
+              {72, 2048, 4, 8, 64},   {80, 640, 4, 4, 64},   {17, 9728, 4, 4, 64}};
+
+/* As many multiprocessors as there are, or four: then blocks have tiles enough for several batches,
+ * or for whole tiles of 9 to 16 rows, without large matrices. */
+static int with_sm(struct rig *r, int n_sm)
+{
+    int before = cuda_of(r->side[1])->n_sm;
+    cuda_of(r->side[1])->n_sm = n_sm;
+    return before;
+}
 
 START_TEST(gated_products_equal_oracle)
 {
     static const int counts[] = {1, 2, 3, 5, 8, 9, 12, 15, 16, 17, 33};
     struct rig r = rig_open();
     int64_t rows = shapes[_i].rows, k = shapes[_i].k;
-    struct pair p = open_pair(&r, rows, k, shapes[_i].bits, shapes[_i].up_bits, shapes[_i].group,
-                              _i % 2);
+    struct pair p =
+        open_pair(&r, rows, k, shapes[_i].bits, shapes[_i].up_bits, shapes[_i].group, _i % 2);
     uint16_t *x = rig_inputs(&rng, (size_t)(33 * k), 0);
     reserve(&r, 33, k, rows);
     for (int act = ACT_SILU; act <= ACT_GPTOSS; act++) {
-        if (rows > 5000 && act != ACT_SILU)
-            break;
         uint16_t *want = gated(&r, 0, &p, x, 33, (enum act_kind)act);
-        for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
-            uint16_t *got = gated(&r, 1, &p, x, counts[i], (enum act_kind)act);
-            int64_t at = rig_differ(want, got, (size_t)(counts[i] * rows), 2);
-            ck_assert_msg(at < 0, "activation %d, %d rows: row %lld output %lld", act, counts[i],
-                          (long long)(at / rows), (long long)(at % rows));
+        for (size_t i = 0; i < 2 * ARRAY_LEN(counts); i++) {
+            int n = counts[i / 2], before = i % 2 ? with_sm(&r, 4) : 0;
+            uint16_t *got = gated(&r, 1, &p, x, n, (enum act_kind)act);
+            int64_t at = rig_differ(want, got, (size_t)(n * rows), 2);
+            ck_assert_msg(at < 0, "activation %d, %d rows, %zu: row %lld output %lld", act, n,
+                          i % 2, (long long)(at / rows), (long long)(at % rows));
             free(got);
-        }
-        /* The wrong order of chunks is seen where outputs are many: most round to the same bf16. */
-        for (size_t i = 0; rows > 5000 && i < 2; i++) {
-            int n = i ? 12 : 4;
-            kern_plant(KERN_FAULT_CHUNK_ORDER);
-            uint16_t *got = gated(&r, 1, &p, x, n, ACT_SILU);
-            kern_plant(KERN_FAULT_NONE);
-            ck_assert_msg(rig_differ(want, got, (size_t)(n * rows), 2) >= 0, "%d rows", n);
-            free(got);
+            if (before)
+                with_sm(&r, before);
         }
         free(want);
+    }
+    free(x);
+    close_pair(&r, &p);
+    rig_close(&r);
+}
+END_TEST
+
+/* The wrong order of chunks is seen, where outputs are many: most of them round to the same bf16.
+ */
+START_TEST(a_planted_order_is_seen_in_gated_products)
+{
+    static const int counts[] = {2, 8, 12, 16, 33};
+    struct rig r = rig_open();
+    struct pair p = open_pair(&r, 2400, 4096, 4, 4, 64, false);
+    uint16_t *x = rig_inputs(&rng, 33 * 4096, 0);
+    reserve(&r, 33, 4096, 2400);
+    with_sm(&r, _i ? 10 : cuda_of(r.side[1])->n_sm);
+    for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
+        uint16_t *right = gated(&r, 1, &p, x, counts[i], ACT_SILU);
+        kern_plant(KERN_FAULT_CHUNK_ORDER);
+        uint16_t *wrong = gated(&r, 1, &p, x, counts[i], ACT_SILU);
+        kern_plant(KERN_FAULT_NONE);
+        int64_t at = rig_differ(right, wrong, (size_t)counts[i] * 2400, 2);
+        ck_assert_msg(at >= 0 || counts[i] < 8, "%d rows", counts[i]);
+        free(right);
+        free(wrong);
     }
     free(x);
     close_pair(&r, &p);
@@ -144,27 +172,33 @@ static float *product(struct rig *r, int s, const struct pair *p, const uint16_t
 START_TEST(nine_to_sixteen_rows_equal_oracle)
 {
     static const int counts[] = {9, 10, 11, 12, 13, 14, 15, 16};
-    static const int64_t sizes[][2] = {{144, 1536},  {4096, 4096},  {6152, 4096}, {26000, 2048},
-                                       {40000, 1536}, {4096, 14336}, {300, 9216},  {2112, 5120}};
+    static const int64_t sizes[][2] = {{144, 1536},  {900, 4096},  {1930, 2048}, {4300, 2048},
+                                       {1200, 1536}, {300, 14336}, {300, 9216},  {520, 5120}};
     struct rig r = rig_open();
     int64_t rows = sizes[_i][0], k = sizes[_i][1];
     struct pair p = open_pair(&r, rows, k, 4, 4, 32 << _i % 3, _i % 2);
+    int all = cuda_of(r.side[1])->n_sm;
     reserve(&r, 16, k, rows);
-    for (int kind = 0; kind < (rows > 1000 ? 1 : 4); kind++) {
+    for (int kind = 0; kind < 4; kind++) {
         uint16_t *x = rig_inputs(&rng, (size_t)(16 * k), kind);
         float *want = product(&r, 0, &p, x, 16);
-        for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
-            float *got = product(&r, 1, &p, x, counts[i]);
-            int64_t at = rig_differ(want, got, (size_t)(counts[i] * rows), 4);
-            ck_assert_msg(at < 0, "%d rows, inputs %d: row %lld output %lld", counts[i], kind,
-                          (long long)(at / rows), (long long)(at % rows));
+        for (size_t i = 0; i < 3 * ARRAY_LEN(counts); i++) {
+            int n = counts[i / 3], n_sm = i % 3 == 0 ? all : i % 3 == 1 ? 4 : 8;
+            with_sm(&r, n_sm);
+            float *got = product(&r, 1, &p, x, n);
+            int64_t at = rig_differ(want, got, (size_t)(n * rows), 4);
+            ck_assert_msg(at < 0, "%d rows, %d multiprocessors, inputs %d: row %lld output %lld", n,
+                          n_sm, kind, (long long)(at / rows), (long long)(at % rows));
             free(got);
         }
-        kern_plant(KERN_FAULT_CHUNK_ORDER);
-        float *got = product(&r, 1, &p, x, 13);
-        kern_plant(KERN_FAULT_NONE);
-        ck_assert(kind > 0 || rig_differ(want, got, (size_t)(13 * rows), 4) >= 0);
-        free(got);
+        for (int i = 0; kind == 0 && i < 3; i++) {
+            with_sm(&r, i == 0 ? all : i == 1 ? 4 : 8);
+            kern_plant(KERN_FAULT_CHUNK_ORDER);
+            float *got = product(&r, 1, &p, x, 13);
+            kern_plant(KERN_FAULT_NONE);
+            ck_assert(rig_differ(want, got, (size_t)(13 * rows), 4) >= 0);
+            free(got);
+        }
         free(want);
         free(x);
     }
@@ -377,8 +411,7 @@ static int chained_products(struct rig *r, const struct pair *p, int n, int repe
         a[s] = (struct linear_args){.n_tok = n, .x_stride = p->k, .n_parts = 2};
         a[s].x = rig_put(k, NULL, in * 2);
         for (int i = 0; i < 2; i++)
-            a[s].part[i] =
-                (struct linear_part){p->w[s][i], NULL, both + i * p->rows, 2 * p->rows};
+            a[s].part[i] = (struct linear_part){p->w[s][i], NULL, both + i * p->rows, 2 * p->rows};
         a[s].gate = (struct linear_gate){.out = rig_put(k, NULL, bytes), .act = ACT_SILU};
     }
     for (int i = 0; i < repeats; i++) {
@@ -405,7 +438,8 @@ START_TEST(a_gated_product_waits_for_its_input)
     static const int counts[] = {1, 8, 12};
     struct rig r = rig_open();
     struct cuda_kern *c = cuda_of(r.side[1]);
-    struct pair p = open_pair(&r, _i ? 12700 : 1056, 2048, 4, 4, 64, false);
+    struct pair p = open_pair(&r, 1056, 2048, 4, 4, 64, false);
+    with_sm(&r, _i ? 5 : c->n_sm);
     for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
         ck_assert_int_eq(chained_products(&r, &p, counts[i], 5), 0);
         c->plant_delay_ns = 50000;
@@ -485,6 +519,7 @@ static void add_tests(TCase *c)
     tcase_add_loop_test(c, attention_with_rope_equals_oracle, 0, 2);
     tcase_add_loop_test(c, attention_with_rope_equals_oracle, 5, ARRAY_LEN(attends));
     tcase_add_loop_test(c, a_gated_product_waits_for_its_input, 0, 2);
+    tcase_add_loop_test(c, a_planted_order_is_seen_in_gated_products, 0, 2);
     tcase_add_test(c, attention_with_rope_waits_for_its_input);
 }
 

@@ -37,7 +37,7 @@ START_TEST(a_gate_equals_its_operation)
     for (int i = 0; i < 2; i++)
         a.part[i] = (struct linear_part){fix_load(k, &f[i]), NULL, both + i * ROWS, 2 * ROWS};
     for (int kind = ACT_SILU; kind <= ACT_GPTOSS; kind++) {
-        struct act_mul_args m = {N,    ROWS, 2 * ROWS, (enum act_kind)kind, both, both + ROWS,
+        struct act_mul_args m = {N,      ROWS, 2 * ROWS, (enum act_kind)kind, both, both + ROWS,
                                  out[0], 5.5f, 1.3f};
         a.gate.out = NULL;
         fix_ok(kern_linear(k, &a, &e), &e);
@@ -79,8 +79,9 @@ START_TEST(a_rope_equals_its_operation)
         kv[joined] = zeros(k, 2 * page);
         q[joined] = zeros(k, bytes);
         out[joined] = zeros(k, bytes);
-        struct rope_kv_args r = {&rows, HEADS, KV, HD, HD, x, x + HEADS * HD,
-                                 x + (HEADS + KV) * HD, ROW, table, q[joined], kv[joined]};
+        struct rope_kv_args r = {
+            &rows, HEADS, KV,        HD,        HD, x, x + HEADS * HD, x + (HEADS + KV) * HD,
+            ROW,   table, q[joined], kv[joined]};
         struct attention_args a = {.rows = &rows, .n_head = HEADS, .n_kv = KV, .head_dim = HD};
         a.q = q[joined];
         a.kv = kv[joined];

@@ -4,10 +4,9 @@
  *
  * Work: four warps, a warp a tile of 64 keys for the scores, then a quarter of the dims for the
  * weighted sum. Bytes: K and V of the row's keys once for every 8 heads; each half of a page is one
- * bulk copy. The four K of a split are asked for at once; V takes the place of K tile by tile, but
- * for two tiles that have their own in a step of few blocks. The latency of V is hidden by other
- * blocks: three an SM with 128 dims, or in a step of few two; and one of them fits beside a block
- * of a product (cuda_stream.cu), so that an early start brings K under it.
+ * bulk copy. The four K of a split are asked for at once; V takes the place of K tile by tile. The
+ * latency of V is hidden by other blocks: three an SM with 128 dims. One fits beside a block of a
+ * product (cuda_stream.cu), so that an early start brings K under that.
  *
  * Operands stand the other way round than in cuda_attention.cu: keys (then dims of V) are the 16
  * rows, heads the 8 columns. The instruction's sums do not know the difference.
@@ -32,20 +31,18 @@
 #include "kernels/cuda/cuda_frag.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
 
-#define TILES    (KERN_SPLIT / KERN_TILE)
-#define BLOCK    (32 * TILES)
-#define HEADS    8
-#define P_STRIDE (KERN_SPLIT + 8)
-#define ALL      0xffffffffu
+#define TILES          (KERN_SPLIT / KERN_TILE)
+#define BLOCK          (32 * TILES)
+#define HEADS          8
+#define P_STRIDE       (KERN_SPLIT + 8)
+#define ALL            0xffffffffu
 #define Q_STRIDE(dims) ((dims) + 8)
-#define EARLY    2
 
 struct row_plan {
     struct cuda_partials parts;
-    int pieces;     /* of HEADS heads that a kv head's are cut into */
-    int early;      /* tiles of V with a place of their own, 0 or EARLY */
-    bool rotates;   /* rope is part of it */
-    bool no_wait;   /* planted fault */
+    int pieces;   /* of HEADS heads that a kv head's are cut into */
+    bool rotates; /* rope is part of it */
+    bool no_wait; /* planted fault */
 };
 
 struct row_shared {
@@ -174,7 +171,7 @@ __device__ static inline void rotate_row(const struct rope_kv_args &r, const str
  * `of`. */
 template <int DIMS>
 __device__ __noinline__ static void put_fresh(const struct row_rotated<DIMS> *rotated, int which,
-                                        uint16_t *half, int key, int at, int of)
+                                              uint16_t *half, int key, int at, int of)
 {
 #pragma unroll 1
     for (int i = at; i < DIMS / 8; i += of)
@@ -300,9 +297,8 @@ __device__ static inline void weigh_tile(const struct row_shared *sh, const uint
 }
 
 /* A function by itself: it is called where a thread ends its heads, and its code is long. */
-__device__ __noinline__ static struct attention_factors end_apart(const struct attention_args &a,
-                                                                  int head, float m, float l,
-                                                                  float c)
+__device__ __noinline__ static struct attention_factors
+end_apart(const struct attention_args &a, int head, float m, float l, float c)
 {
     return end_row(a, head, m, l, c);
 }
@@ -375,12 +371,6 @@ __device__ static inline void ask(uint16_t *to, const uint16_t *from, int elemen
     copy_bulk(to, from, elements * 2, barrier);
 }
 
-/* Where V of a tile stands. */
-__device__ static inline uint16_t *values_of(uint16_t *tiles, int tile, int early, int half)
-{
-    return tiles + (tile < early ? TILES + tile : tile) * half;
-}
-
 /* CAPS: scores have a softcap. Its code is left out where they have none: a small step runs every
  * instruction of the kernel but once, from memory. */
 template <int DIMS, bool CAPS>
@@ -421,12 +411,8 @@ __global__ static void __launch_bounds__(BLOCK)
         launch_wait();
         launch_trigger();
     }
-    uint16_t *own_values = values_of(tiles, warp, p.early, half);
-    if (mine && lane == 0) {
+    if (mine && lane == 0)
         ask(keys, page, half, &sh.k_here[warp]);
-        if (warp < p.early)
-            ask(own_values, page + half, half, &sh.v_here[warp]);
-    }
     if (p.rotates) {
         rotate_row<DIMS>(r, p, v, fresh < TILES, &rotated);
         __syncthreads();
@@ -453,8 +439,8 @@ __global__ static void __launch_bounds__(BLOCK)
         }
         score_tile<DIMS>(keys, q, s);
         __syncwarp();
-        if (warp >= p.early && lane == 0)
-            ask(own_values, page + half, half, &sh.v_here[warp]);
+        if (lane == 0)
+            ask(keys, page + half, half, &sh.v_here[warp]);
         find_maxima<CAPS>(a, &sh, warp, lo, hi, s);
     }
     __syncthreads();
@@ -465,18 +451,17 @@ __global__ static void __launch_bounds__(BLOCK)
         seen_of(v, i, &lo, &hi);
         if (lo > 0 || hi < KERN_TILE || i == fresh) {
             copy_wait(&sh.v_here[i], 0);
-            clear_masked<DIMS>(values_of(tiles, i, p.early, half), lo, hi);
+            clear_masked<DIMS>(tiles + i * half, lo, hi);
         }
         if (i == fresh)
-            put_fresh<DIMS>(&rotated, 1, values_of(tiles, i, p.early, half), fresh_key,
-                            (int)threadIdx.x, BLOCK);
+            put_fresh<DIMS>(&rotated, 1, tiles + i * half, fresh_key, (int)threadIdx.x, BLOCK);
     }
     __syncthreads();
     float o[n_blocks][4] = {}, l[4] = {};
 #pragma unroll 1
     for (int i = v.first; i <= v.last; i++) {
         copy_wait(&sh.v_here[i], 0);
-        weigh_tile<DIMS, n_blocks>(&sh, values_of(tiles, i, p.early, half), i, o, l);
+        weigh_tile<DIMS, n_blocks>(&sh, tiles + i * half, i, o, l);
     }
     store_row<DIMS, n_blocks>(a, p, &sh, v, o, l);
 }
@@ -544,16 +529,12 @@ static bool launch_caps(const struct cuda_kern *c, const struct attention_args *
     int group = a->n_head / a->n_kv;
     p.pieces = (group + HEADS - 1) / HEADS;
     dim3 grid((unsigned)p.parts.n_splits, (unsigned)(a->n_kv * p.pieces), (unsigned)a->rows->n_tok);
-    /* Two such blocks fit a multiprocessor. */
-    if (DIMS <= 128 && (int64_t)grid.x * grid.y * grid.z <= 2 * c->n_sm)
-        p.early = EARLY;
     if (!allowed) {
         (void)cudaFuncSetAttribute(attend_row<DIMS, CAPS>,
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize, places / 2 * 3);
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, places);
         allowed = true;
     }
-    launch_early(attend_row<DIMS, CAPS>, grid, BLOCK,
-                 (size_t)(places + p.early * places / TILES), c->stream, *a,
+    launch_early(attend_row<DIMS, CAPS>, grid, BLOCK, (size_t)places, c->stream, *a,
                  a->rope ? *a->rope : none, *a->rows, p);
     if (p.parts.n_splits > 1)
         cuda_attention_join(c, a, &p.parts, 1);
@@ -564,8 +545,7 @@ template <int DIMS>
 static bool launch(const struct cuda_kern *c, const struct attention_args *a,
                    const struct row_plan &p)
 {
-    return a->softcap > 0.0f ? launch_caps<DIMS, true>(c, a, p)
-                             : launch_caps<DIMS, false>(c, a, p);
+    return a->softcap > 0.0f ? launch_caps<DIMS, true>(c, a, p) : launch_caps<DIMS, false>(c, a, p);
 }
 
 extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct attention_args *a)

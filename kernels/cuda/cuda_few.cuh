@@ -85,8 +85,8 @@ __host__ __device__ static inline bool is_aligned(const struct cuda_products &al
 /* Puts x of `n_pieces` pieces from `piece` on into shared memory; +0 beyond K. Four lanes read 32 k
  * of a row and exchange, so that each stores 16 bytes of the B operand. All loads of a turn stand
  * before its first store: a turn is one way to memory and back. Groups of threads take rows beside
- * each other. ROWS: columns that x has room for, with rows that are 16-byte aligned and whole pieces;
- * or 0: n_tok, of any kind. */
+ * each other. ROWS: columns that x has room for, with rows that are 16-byte aligned and whole
+ * pieces; or 0: n_tok, of any kind. */
 template <int ROWS>
 __device__ static void load_x(const struct cuda_products &all, int piece, int n_pieces, uint32_t *x)
 {

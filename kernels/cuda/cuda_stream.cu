@@ -90,8 +90,8 @@ __device__ static void put_plain(const struct cuda_products &all, int tile, int 
 
 /* tile: of the gate. A function by itself: what a small step runs but once comes from memory, so
  * the code that every launch passes is kept short. */
-__device__ __noinline__ static void put_gated(const struct cuda_products &all, int tile, int row, int t,
-                                 float gate, float up)
+__device__ __noinline__ static void put_gated(const struct cuda_products &all, int tile, int row,
+                                              int t, float gate, float up)
 {
     const struct cuda_product &g = all.part[0], &u = all.part[1];
     int64_t r = (int64_t)tile * CUDA_TILE_ROWS + row;
@@ -165,8 +165,7 @@ __device__ static void add_slots(const struct cuda_products &all, int n_chunks, 
         bool inside = r < part.rows;
         float bias = inside && part.bias ? part.bias[r] : 0.0f;
         for (; t < all.n_tok; t += 2 << shift) {
-            float total =
-                total_of<SHARE>(all, n_chunks, slots, i, t * CUDA_TILE_ROWS + row);
+            float total = total_of<SHARE>(all, n_chunks, slots, i, t * CUDA_TILE_ROWS + row);
             if (inside)
                 part.out[t * part.out_stride + r] = part.bias ? total + bias : total;
         }
@@ -322,8 +321,8 @@ __global__ static void __launch_bounds__(FEW_THREADS, 1)
                 close_group();
                 wait_groups<PIECES - 1>();
                 __syncwarp();
-                run_piece<BITS, SCALE, GROUP, sets>(
-                    ring + i * bytes, GROUP / 64, x_unit + i * 4 * x_step, x_step, left, acc);
+                run_piece<BITS, SCALE, GROUP, sets>(ring + i * bytes, GROUP / 64,
+                                                    x_unit + i * 4 * x_step, x_step, left, acc);
                 __syncwarp();
             }
             from = next;
@@ -393,24 +392,27 @@ static bool make_plan(const struct cuda_kern *c, const struct cuda_products *all
         return false;
     p->batch_tiles = batch;
     p->slots_bytes = whole ? pair_slots : batch * tile_slots;
-    p->shared_bytes = MAX2(p->slots_at + p->slots_bytes * (batch < most ? 2 : 1),
-                           MIN2(SHARED_LEAST, shared));
+    p->shared_bytes =
+        MAX2(p->slots_at + p->slots_bytes * (batch < most ? 2 : 1), MIN2(SHARED_LEAST, shared));
     return true;
 }
 
 template <int BITS, enum cuda_scale SCALE, int GROUP, int ROWS, int SHARE, bool WHOLE>
 static bool launch(const struct cuda_kern *c, const struct cuda_products *all)
 {
-    static int most_blocks; /* on the device at once; 0: not asked yet */
+    static int in_clusters; /* blocks on the device at once, of clusters of 4; 0: not asked yet */
     struct stream_plan p;
-    int n_blocks;
+    int n_blocks, most_blocks = c->n_sm;
     auto *kernel = linear_stream<BITS, SCALE, GROUP, ROWS, SHARE, WHOLE>;
-    if (most_blocks == 0) {
+    if (in_clusters == 0) {
         (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    (int)c->shared_max);
-        most_blocks = SHARE <= 2 ? c->n_sm : launch_most_blocks(SHARE, kernel, FEW_THREADS,
-                                                                c->shared_max, c->n_sm);
+        in_clusters = SHARE <= 2
+                          ? c->n_sm
+                          : launch_most_blocks(SHARE, kernel, FEW_THREADS, c->shared_max, c->n_sm);
     }
+    if (SHARE > 2)
+        most_blocks = MIN2(most_blocks, in_clusters);
     if (!make_plan(c, all, ROWS, SHARE, WHOLE, most_blocks, &p, &n_blocks))
         return false;
     p.no_wait = c->plant_no_wait;
