@@ -386,7 +386,8 @@ static bool make_plan(const struct cuda_kern *c, const struct cuda_products *all
         batch = most;
     else if (!whole && p->slots_at < shared)
         batch = plan_batch(most, tile_slots, shared - p->slots_at, per);
-    if (share == 1 && rows > FEW_ROWS && batch < most) /* the blocks of a cluster have more room */
+    /* With so many rows several batches pay only where nothing else takes the K. */
+    if (rows > FEW_ROWS && batch < most && (share == 1 || o->k <= PAIRS_ABOVE))
         return false;
     if (batch == 0 || p->n_chunks < share)
         return false;
