@@ -514,22 +514,6 @@ static enum err_code explain(struct whole *w, const struct compare_options *o, s
     return rc;
 }
 
-/* A bound for a variant that is not among those compared would never hold anything. */
-static enum err_code check_gates(const struct comparison *c, const struct compare_gates *g,
-                                 struct err *e)
-{
-    for (size_t i = 0; g && i < g->n_of; i++) {
-        bool found = false;
-        for (size_t k = 1; k < c->n_variants; k++)
-            found |= strcmp(c->variants[k].name, g->of[i].variant) == 0;
-        if (!found)
-            return err_set(e, ERR_INPUT,
-                           "gates: no variant is named '%s', expected the likes of '%s'",
-                           g->of[i].variant, c->variants[1].name);
-    }
-    return ERR_OK;
-}
-
 enum err_code compare_run(struct comparison **out, const struct compare_options *o, struct err *e)
 {
     struct whole *w = calloc(1, sizeof *w);
@@ -557,7 +541,7 @@ enum err_code compare_run(struct comparison **out, const struct compare_options 
         models |= !c->variants[i].is_trace;
         name_variant(c, i);
     }
-    rc = check_gates(c, o->gates, e);
+    rc = compare_gates_check(o->gates, c, e);
     if (rc == ERR_OK && models && !o->prompts)
         rc = err_set(e, ERR_USAGE, "--prompts F is missing: models need prompts, traces do not");
     if (rc == ERR_OK && models)

@@ -243,3 +243,18 @@ void compare_gates_words(const struct pair *p, const struct compare_gate_result 
     snprintf(text, size, "%s: %s is %.6g, expected at %s %.6g", p->var->name, k->figure, r->value,
              k->at_most ? "most" : "least", r->bound);
 }
+
+enum err_code compare_gates_check(const struct compare_gates *g, const struct comparison *c,
+                                  struct err *e)
+{
+    for (size_t i = 0; g && i < g->n_of; i++) {
+        bool found = false;
+        for (size_t k = 1; k < c->n_variants; k++)
+            found |= strcmp(c->variants[k].name, g->of[i].variant) == 0;
+        if (!found)
+            return err_set(e, ERR_INPUT,
+                           "gates: no variant is named '%s', expected the likes of '%s'",
+                           g->of[i].variant, c->variants[1].name);
+    }
+    return ERR_OK;
+}

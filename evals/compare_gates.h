@@ -56,6 +56,10 @@ struct compare_gate_result {
  */
 MUST_USE enum err_code compare_gates_read(struct compare_gates *g, const char *path, struct err *e);
 void compare_gates_free(struct compare_gates *g); /* leaves the options */
+/* A bound for a variant that is not compared would hold nothing: ERR_INPUT. g: may be NULL. */
+struct comparison;
+MUST_USE enum err_code compare_gates_check(const struct compare_gates *g,
+                                           const struct comparison *c, struct err *e);
 /* The bounds that hold for a variant. */
 struct compare_bounds compare_gates_for(const struct compare_gates *g, const char *variant);
 bool compare_gates_any(const struct compare_gates *g);

@@ -27,5 +27,7 @@ void report_sentence(const struct pair *p, struct strbuf *out);
 size_t *report_worst(const struct pair *p);
 /* A number with so many significant digits, "n/a" when it is not finite. */
 void report_number(struct strbuf *out, double v, int digits);
+/* ,"key":v with six digits: what libm's last bits cannot change; null when it is not finite. */
+void report_json_figure(struct strbuf *out, const char *key, double v);
 
 #endif

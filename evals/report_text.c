@@ -90,8 +90,7 @@ static void put_string(struct strbuf *out, const char *key, const char *value)
     json_put_string(out, value, strlen(value));
 }
 
-/* Six digits: what libm's last bits cannot change. */
-static void put_figure(struct strbuf *out, const char *key, double v)
+void report_json_figure(struct strbuf *out, const char *key, double v)
 {
     put_key(out, key);
     if (isfinite(v))
@@ -128,15 +127,15 @@ static void put_figures(struct strbuf *out, const struct figures *f)
     put_interval(out, "kl_p90", f->kl_quantile[1]);
     put_interval(out, "kl_p99", f->kl_quantile[2]);
     put_interval(out, "kl_p999", f->kl_quantile[3]);
-    put_figure(out, "kl_max", f->kl_max);
+    report_json_figure(out, "kl_max", f->kl_max);
     put_interval(out, "agreement", f->agreement);
     put_interval(out, "agreement_decided", f->agreement_decided);
     put_interval(out, "top_shared", f->top_shared);
     put_interval(out, "rank", f->rank);
     strbuf_printf(out, ",\"flips\":{\"lost\":%zu,\"gained\":%zu,\"moved\":%zu}", f->flips_lost,
                   f->flips_gained, f->flips_moved);
-    put_figure(out, "ref_perplexity", f->ref_ppl);
-    put_figure(out, "var_perplexity", f->var_ppl);
+    report_json_figure(out, "ref_perplexity", f->ref_ppl);
+    report_json_figure(out, "var_perplexity", f->var_ppl);
     put_interval(out, "ref_log_perplexity", f->ref_nll);
     put_interval(out, "var_log_perplexity", f->var_nll);
     put_interval(out, "log_perplexity_ratio", f->ppl_log_ratio);
@@ -209,8 +208,8 @@ static void put_parting(struct strbuf *out, const struct pair *p, size_t i, size
                   (long long)q->common);
     strbuf_printf(out, ",\"ref_tokens\":%zu,\"var_tokens\":%zu,\"ref_token\":%d,\"var_token\":%d",
                   r->n, p->var->trace->records[i].n, q->ref_token, q->var_token);
-    put_figure(out, "ref_margin", (double)q->ref_margin);
-    put_figure(out, "var_margin", (double)q->var_margin);
+    report_json_figure(out, "ref_margin", (double)q->ref_margin);
+    report_json_figure(out, "var_margin", (double)q->var_margin);
     strbuf_printf(out, ",\"edits\":%lld", (long long)p->answers[i].edits);
     if (p->has_census) {
         put_census(out, "ref_text", &p->answers[i].ref);
@@ -227,8 +226,8 @@ static void put_gates(struct strbuf *out, const struct pair *p)
         const struct compare_gate_result *r = &p->gates[i];
         strbuf_printf(out, "%s{\"gate\":\"%s\"", i ? "," : ",\"gates\":[",
                       compare_gate_kinds[r->gate].option);
-        put_figure(out, "value", r->value);
-        put_figure(out, "bound", r->bound);
+        report_json_figure(out, "value", r->value);
+        report_json_figure(out, "bound", r->bound);
         strbuf_printf(out, ",\"passed\":%s}%s", r->passed ? "true" : "false",
                       i + 1 == p->n_gates ? "]" : "");
     }
@@ -279,8 +278,8 @@ static void put_pair(struct strbuf *out, const struct comparison *c, const struc
         json_put_string(out, w->name, strlen(w->name));
         put_string(out, "role", ckpt_role_name(w->role));
         strbuf_printf(out, ",\"layer\":%d,\"bytes\":%llu", w->layer, (unsigned long long)w->bytes);
-        put_figure(out, "relative_rms", w->relative_rms);
-        put_figure(out, "sqnr", w->sqnr);
+        report_json_figure(out, "relative_rms", w->relative_rms);
+        report_json_figure(out, "sqnr", w->sqnr);
         strbuf_putc(out, '}');
     }
     strbuf_puts(out, "],\"per_answer\":[");
@@ -306,7 +305,7 @@ void report_json(const struct comparison *c, struct strbuf *out)
     put_string(out, "prompts", c->variants[0].trace->head.prompts);
     put_string(out, "tokenizer", c->variants[0].trace->head.tokenizer);
     put_string(out, "template", c->variants[0].trace->head.chat_template);
-    put_figure(out, "decided_margin", (double)c->decided);
+    report_json_figure(out, "decided_margin", (double)c->decided);
     if (c->has_floor) {
         put_string(out, "noise_floor_path", c->floor_path);
         put_key(out, "noise_floor");
@@ -322,7 +321,7 @@ void report_json(const struct comparison *c, struct strbuf *out)
         put_string(out, "fingerprint", v->trace->head.fingerprint);
         if (!v->is_trace)
             strbuf_printf(out, ",\"bytes\":%llu", (unsigned long long)v->bytes);
-        put_figure(out, "bits_per_weight", v->bits_per_weight);
+        report_json_figure(out, "bits_per_weight", v->bits_per_weight);
         strbuf_putc(out, '}');
     }
     strbuf_puts(out, "],\"pairs\":[");
@@ -345,8 +344,9 @@ void report_speed(const struct comparison *c, struct strbuf *out)
             strbuf_printf(out, ",\"prompt_tokens\":%llu,\"new_tokens\":%llu",
                           (unsigned long long)v->run.prompt_tokens,
                           (unsigned long long)v->run.new_tokens);
-            put_figure(out, "seconds", v->run_seconds);
-            put_figure(out, "new_tokens_per_second", (double)v->run.new_tokens / v->run_seconds);
+            report_json_figure(out, "seconds", v->run_seconds);
+            report_json_figure(out, "new_tokens_per_second",
+                               (double)v->run.new_tokens / v->run_seconds);
         }
         strbuf_putc(out, '}');
     }

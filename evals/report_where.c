@@ -196,23 +196,14 @@ void where_sentences(const struct comparison *c, const struct pair *p, struct st
 /* ---- JSON --------------------------------------------------------------------------------------
  */
 
-static void put_figure(struct strbuf *out, const char *key, double v)
-{
-    strbuf_printf(out, ",\"%s\":", key);
-    if (isfinite(v))
-        strbuf_printf(out, "%.6g", v);
-    else
-        strbuf_puts(out, "null");
-}
-
 static void put_json_layers(struct strbuf *out, const struct where_flip *f)
 {
     strbuf_puts(out, ",\"layers\":[");
     for (int i = 0; i <= f->n_layer; i++) {
         strbuf_printf(out, "%s{\"before\":%d", i ? "," : "", i);
-        put_figure(out, "error", f->layers[i].error);
-        put_figure(out, "ref_lens", f->layers[i].ref_lens);
-        put_figure(out, "var_lens", f->layers[i].var_lens);
+        report_json_figure(out, "error", f->layers[i].error);
+        report_json_figure(out, "ref_lens", f->layers[i].ref_lens);
+        report_json_figure(out, "var_lens", f->layers[i].var_lens);
         strbuf_putc(out, '}');
     }
     strbuf_puts(out, "]");
@@ -231,8 +222,8 @@ static void put_json_unit(struct strbuf *out, const struct where_flip *f,
         strbuf_puts(out, ",\"tensor\":");
         json_put_string(out, u->name, strlen(u->name));
     }
-    put_figure(out, "effect", effect(f, u));
-    put_figure(out, "lead", u->lead);
+    report_json_figure(out, "effect", effect(f, u));
+    report_json_figure(out, "lead", u->lead);
     if (u->bytes != UINT64_MAX)
         strbuf_printf(out, ",\"bytes_8_bits\":%llu", (unsigned long long)u->bytes);
     strbuf_putc(out, '}');
@@ -258,7 +249,7 @@ static void put_json_remedy(struct strbuf *out, const struct pair *p, size_t fli
     strbuf_printf(out, ",\"bytes\":%llu,\"verified\":%s,\"refit\":%zu,\"free_common\":%lld",
                   (unsigned long long)m->bytes, m->verified ? "true" : "false", m->n_refit,
                   (long long)m->free_common);
-    put_figure(out, "lead", m->lead);
+    report_json_figure(out, "lead", m->lead);
     strbuf_printf(out, ",\"runs\":%zu,\"moves\":[", m->n_runs);
     for (size_t i = 0; i < m->n_moves; i++) {
         strbuf_printf(out, "%s{\"part\":\"", i ? "," : "");
@@ -287,10 +278,10 @@ static void put_json_flip(struct strbuf *out, const struct comparison *c, const 
     put_place(&text, c, p, f);
     strbuf_puts(out, ",\"words\":");
     json_put_string(out, text.data ? text.data : "", text.len);
-    put_figure(out, "ref_margin", f->ref_margin);
-    put_figure(out, "var_margin", f->var_margin);
-    put_figure(out, "kl", q->kl);
-    put_figure(out, "safety", f->safety);
+    report_json_figure(out, "ref_margin", f->ref_margin);
+    report_json_figure(out, "var_margin", f->var_margin);
+    report_json_figure(out, "kl", q->kl);
+    report_json_figure(out, "safety", f->safety);
     strbuf_printf(out, ",\"turns_in\":%d,\"enters_in\":%d", f->turn, f->enter);
     put_json_layers(out, f);
     if (f->n_units) {
