@@ -289,12 +289,38 @@ START_TEST(a_known_fault_gets_its_verdict)
 }
 END_TEST
 
+/* What some families alone have makes models NOT COMPARABLE too, and is named. */
+START_TEST(a_field_of_a_family_is_named)
+{
+    static const char *const words[] = {"KV heads of full layers", "head's width in full layers",
+                                        "layers that share keys", "width of layer inputs",
+                                        "experts of a token"};
+    struct checkpoint *m = calloc(2, sizeof *m);
+    char why[200];
+    ck_assert_ptr_nonnull(m);
+    snprintf(m[0].hp.family, sizeof m[0].hp.family, "gemma4_text");
+    m[1].hp = m[0].hp;
+    judge_fields(&m[0], &m[1], why, sizeof why);
+    ck_assert_str_eq(why, "");
+    struct hparams *hp = &m[1].hp;
+    hp->n_kv_full = _i == 0;
+    hp->head_dim_full = _i == 1;
+    hp->n_kv_shared = _i == 2;
+    hp->d_input = _i == 3;
+    hp->n_expert_used = _i == 4;
+    judge_fields(&m[0], &m[1], why, sizeof why);
+    ck_assert_msg(strstr(why, words[_i]) != NULL, "'%s' is not in: %s", words[_i], why);
+    free(m);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("judge");
     TCase *t = tcase_create("judge");
     tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, a_known_fault_gets_its_verdict, 0, (int)ARRAY_LEN(cases));
+    tcase_add_loop_test(t, a_field_of_a_family_is_named, 0, 5);
     suite_add_tcase(s, t);
     return s;
 }
