@@ -10,7 +10,7 @@
 #include "evals/where.h"
 
 #define LEFT         96 /* of the heat map: room for the roles */
-#define TOP          36
+#define TOP          4
 #define CELL_W       20
 #define CELL_H       22
 #define LAYERS_SHOWN 200 /* rows of the curves; longer models have their plot alone */
@@ -384,9 +384,15 @@ static double greatest(const struct where_flip *f)
 static void put_heat_map(struct strbuf *b, const struct where_flip *f)
 {
     const double most = greatest(f);
+    struct strbuf words = {0};
     int rows = 0, width = LEFT + (f->n_layer + 2) * CELL_W + 16;
     for (int r = 0; r < ROLE_COUNT; r++)
         rows += cell_at(f, (enum ckpt_role)r, -1) != NULL;
+    /* Words of the page, not of the picture: that is narrow where layers are few. */
+    strbuf_puts(&words, "Logits gained with the reference's weights; full colour: ");
+    report_number(&words, most, 3);
+    html_paragraph(b, words.data ? words.data : "");
+    strbuf_free(&words);
     strbuf_printf(
         b,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" viewBox=\"0 0 %d %d\" width=\"%d\" "
@@ -394,12 +400,6 @@ static void put_heat_map(struct strbuf *b, const struct where_flip *f)
         "margin, layers by roles</title>\n<desc>Logits that the reference's token "
         "gains when a part has the reference's weights.</desc>\n",
         width, TOP + rows * CELL_H + 28, width, TOP + rows * CELL_H + 28);
-    strbuf_printf(b,
-                  "<text x=\"%d\" y=\"16\">Logits gained with the reference's weights; full "
-                  "colour: ",
-                  LEFT);
-    report_number(b, most, 3);
-    strbuf_puts(b, "</text>\n");
     for (int r = 0, row = 0; r < ROLE_COUNT; r++) {
         const struct where_unit *whole = cell_at(f, (enum ckpt_role)r, -1);
         int y = TOP + row * CELL_H;

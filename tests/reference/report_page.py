@@ -173,6 +173,10 @@ def make_reports(build, folder):
     run(folder, 3, assay, "compare", "m8", "rope", "q3", "--prompts", "p.jsonl", "-o", "never",
         "--no-judge")
     run(folder, 0, assay, "compare", "m8", "m8", "--prompts", "p.jsonl", "-o", "same")
+    run(folder, 1, assay, "compare", "m8", "q2", "--prompts", "p.jsonl", "-o", "where", "--where", "2",
+        "--no-judge")
+    with open(os.path.join(folder, "where", "report.html"), encoding="utf-8") as f:
+        check("Where it enters" in f.read(), "the page where flips enter says so")
 
 
 def main():
@@ -185,7 +189,7 @@ def main():
     os.makedirs(shots, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         make_reports(build, folder)
-        for name in ("all", "never", "same"):
+        for name in ("all", "never", "same", "where"):
             look(browser, os.path.join(folder, name, "report.html"), name, shots, folder)
     print(f"{passed} passed, {failed} failed, 0 skipped")
     return 1 if failed else 0
