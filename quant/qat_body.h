@@ -277,12 +277,12 @@ TARGET static bool check_offset(const struct grid_unit *u, float scale, float bi
     return !ANY(bad);
 }
 
-TARGET static bool spread(struct grid_unit *u, int k, int32_t where[GRID_CODES])
+TARGET static void spread(struct grid_unit *u, int k, int32_t where[GRID_CODES])
 {
-    float inv = (float)k / (u->high - u->low), value[GRID_CODES];
+    float inv = (float)k / (u->high - u->low);
     const vi8 largest = (vi8){0} + k;
     for (int c = 0; c <= k; c++)
-        where[c] = -1;
+        where[c] = (int32_t)u->n;
     for (int64_t i = 0; i < u->n; i += 8) {
         vf8 w;
         LOAD(w, u->w + i);
@@ -294,29 +294,19 @@ TARGET static bool spread(struct grid_unit *u, int k, int32_t where[GRID_CODES])
         STORE(u->q + i, q);
         int32_t at[8];
         STORE(at, c);
-        for (int l = 0; l < 8; l++) {
+        for (int l = 0; l < 8; l++)
             where[at[l]] = (int32_t)i + l;
-            value[at[l]] = u->w[i + l];
-        }
     }
-    bool same = true;
-    for (int64_t i = 0; i < u->n; i++)
-        same &= value[(int)u->q[i]] == u->w[i];
-    return same;
 }
 
 /* The bounds of pairs that lie d codes apart share their divisor: only the strictest is divided.
  * Lanes are distances; code i is paired with i - d out of the reversed constraints. */
-TARGET static void pairs(const double low[GRID_CODES], const double high[GRID_CODES], int k,
-                         double *scale_lo, double *scale_hi)
+TARGET static void pairs(const struct grid_codes *g, double *scale_lo, double *scale_hi)
 {
     const vd4 four = {0, 1, 2, 3};
-    double low_down[GRID_CODES], high_down[GRID_CODES];
+    const double *low = g->low, *high = g->high, *low_down = g->low_down, *high_down = g->high_down;
+    const int k = g->largest;
     vd4 most = {0}, least = (vd4){0} + (double)INFINITY;
-    for (int c = 0; c < k + 4; c++) {
-        low_down[c] = c <= k ? low[k - c] : -INFINITY;
-        high_down[c] = c <= k ? high[k - c] : INFINITY;
-    }
     for (int d = 0; d <= k; d += 4) {
         vd4 from = (vd4){0} - (double)INFINITY, to = (vd4){0} + (double)INFINITY, l, h;
         for (int i = MAX2(d, 1); i <= k; i++) {

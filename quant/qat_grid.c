@@ -115,7 +115,8 @@ static void count_unit(struct grid_unit *u, const struct grid_ops *ops, const st
         return;
     t->on++;
     t->bf16 &= found.type == DT_BF16;
-    t->f16 &= found.type != DT_F32 && fits(found.scale, DT_F16) && fits(found.bias, DT_F16);
+    t->f16 &= found.type == DT_F16 ||
+              (found.type == DT_BF16 && fits(found.scale, DT_F16) && fits(found.bias, DT_F16));
 }
 
 static void count_row(const struct ckpt_weight *w, int64_t row, const struct grid_form *f,

@@ -15,14 +15,23 @@
 struct grid_unit {
     int64_t n; /* elements, a multiple of 32 */
     enum dtype source;
-    float *w, *x;    /* values and magnitudes */
-    double *lo, *hi; /* preimages of the magnitudes; [0, 0] of zero */
-    float *q;        /* codes of the grid at hand: of magnitudes (scaled), from 0 up (offset) */
+    float *w, *x; /* values and magnitudes */
+    double *lo,
+        *hi;  /* preimages of the magnitudes; [0, 0] of zero; one more behind them, all numbers */
+    float *q; /* codes of the grid at hand: of magnitudes (scaled), from 0 up (offset) */
     float *best;     /* codes of the best grid so far */
     float rel, abs;  /* half a unit of the last place is at most |w| * rel + abs */
     float max;       /* largest magnitude */
     uint8_t *row;    /* room for one row as it is stored */
     float low, high; /* least and largest value */
+};
+
+/* What the codes 0 to `largest` of an offset grid demand: low <= code * scale + bias <= high;
+ * infinite for one that no element has. And the same from the largest code down, with three more
+ * such. */
+struct grid_codes {
+    int largest;
+    double low[GRID_CODES], high[GRID_CODES], low_down[GRID_CODES], high_down[GRID_CODES];
 };
 
 /* Loops over a unit. All operations are IEEE operations on lanes: the same bits everywhere. */
@@ -41,12 +50,10 @@ struct grid_ops {
      * is for scales whose products with a code are exact in f32. */
     bool (*check_scaled)(const struct grid_unit *u, float scale);
     bool (*check_offset)(const struct grid_unit *u, float scale, float bias);
-    /* Offset: the codes of a span of k, and an element of each code up to k (-1: none has it);
-     * false when elements of one code differ. */
-    bool (*spread)(struct grid_unit *u, int k, int32_t where[GRID_CODES]);
+    /* Offset: the codes of a span of k, and an element of each code up to k (n: none has it). */
+    void (*spread)(struct grid_unit *u, int k, int32_t where[GRID_CODES]);
     /* Offset: the interval of scales that the constraints of every two codes leave. */
-    void (*pairs)(const double low[GRID_CODES], const double high[GRID_CODES], int k,
-                  double *scale_lo, double *scale_hi);
+    void (*pairs)(const struct grid_codes *g, double *scale_lo, double *scale_hi);
     /* Stored codes of the best grid: zero + code, with the sign of the value when by_sign. */
     void (*codes)(const struct grid_unit *u, int zero, bool by_sign, bool mirrored, uint8_t *out);
 };

@@ -25,17 +25,20 @@ enum err_code grid_unit_new(struct grid_unit *u, int64_t n, int64_t k, enum dtyp
 {
     size_t count = (size_t)n;
     *u = (struct grid_unit){.n = n, .source = source};
-    u->w = malloc(4 * count * sizeof *u->w);
-    u->lo = malloc(2 * count * sizeof *u->lo);
+    u->w = malloc((4 * count + 1) * sizeof *u->w);
+    u->lo = malloc(2 * (count + 1) * sizeof *u->lo);
     u->row = malloc((size_t)k * (size_t)dtype_bits(source) / 8);
     if (!u->w || !u->lo || !u->row) {
         grid_unit_free(u);
         return err_set(e, ERR_NOMEM, "out of memory: %lld values of a grid", (long long)n);
     }
-    u->x = u->w + count;
-    u->q = u->w + 2 * count;
-    u->best = u->w + 3 * count;
-    u->hi = u->lo + count;
+    u->x = u->w + count + 1;
+    u->q = u->x + count;
+    u->best = u->q + count;
+    u->hi = u->lo + count + 1;
+    u->w[n] = 1;
+    u->lo[n] = -INFINITY;
+    u->hi[n] = INFINITY;
     u->rel = source == DT_BF16 ? 0x1p-8f : source == DT_F16 ? 0x1p-11f : 0x1p-24f;
     u->abs = source == DT_F16 ? 0x1p-25f : 0.0f;
     return ERR_OK;
@@ -199,32 +202,45 @@ static bool find_scaled(struct grid_unit *u, const struct grid_ops *ops, enum gr
 /* ---- offset ------------------------------------------------------------------------------------
  */
 
-/* Constraints of the codes 0 to `largest`: low <= code * scale + bias <= high; infinite for one
- * that no element has. */
 struct offset {
-    int largest, top; /* code that is used; of the form */
-    double low[GRID_CODES], high[GRID_CODES];
+    struct grid_codes codes;
+    int top; /* of the form */
     double s_lo, s_hi;
 };
 
-/* Elements of one code have one value: any of them stands for all. */
+static double choose_bits(uint64_t when, double a, double b)
+{
+    uint64_t x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    x = (x & when) | (y & ~when);
+    memcpy(&a, &x, sizeof a);
+    return a;
+}
+
+/* Elements of one code have one value, so any of them stands for all; the check of the grid that is
+ * found looks at each. Signs and unused codes come in no order that a processor foresees. */
 static bool collect(struct grid_unit *u, const struct grid_ops *ops, int k, struct offset *o)
 {
+    struct grid_codes *g = &o->codes;
     int32_t where[GRID_CODES];
-    if (!ops->spread(u, k, where))
-        return false;
-    o->largest = k;
+    ops->spread(u, k, where);
+    g->largest = k;
     for (int c = 0; c <= k; c++) {
         int32_t i = where[c];
-        bool minus = i >= 0 && u->w[i] < 0;
-        o->low[c] = i < 0 ? -INFINITY : minus ? -u->hi[i] : u->lo[i];
-        o->high[c] = i < 0 ? INFINITY : minus ? -u->lo[i] : u->hi[i];
-        if (i >= 0 && u->w[i] == 0) { /* sums close to zero round to it, products do not */
-            o->low[c] -= u->abs;
-            o->high[c] += u->abs;
-        }
+        /* Sums close to zero round to it, products do not. */
+        double room = u->w[i] == 0 ? (double)u->abs : 0.0;
+        uint64_t minus = 0 - (uint64_t)(f32_bits(u->w[i]) >> 31);
+        double low = choose_bits(minus, -u->hi[i], u->lo[i]) - room;
+        double high = choose_bits(minus, -u->lo[i], u->hi[i]) + room;
+        g->low[c] = g->low_down[k - c] = low;
+        g->high[c] = g->high_down[k - c] = high;
     }
-    ops->pairs(o->low, o->high, k, &o->s_lo, &o->s_hi);
+    for (int c = k + 1; c < k + 4; c++) {
+        g->low_down[c] = -INFINITY;
+        g->high_down[c] = INFINITY;
+    }
+    ops->pairs(g, &o->s_lo, &o->s_hi);
     return o->s_lo <= o->s_hi;
 }
 
@@ -233,10 +249,10 @@ static bool bias_range(const struct offset *o, double s, double *lo, double *hi)
 {
     *lo = -INFINITY;
     *hi = INFINITY;
-    for (int c = 0; c <= o->largest; c++) {
+    for (int c = 0; c <= o->codes.largest; c++) {
         double cs = (double)c * s;
-        *lo = o->low[c] - cs > *lo ? o->low[c] - cs : *lo;
-        *hi = o->high[c] - cs < *hi ? o->high[c] - cs : *hi;
+        *lo = o->codes.low[c] - cs > *lo ? o->codes.low[c] - cs : *lo;
+        *hi = o->codes.high[c] - cs < *hi ? o->codes.high[c] - cs : *hi;
     }
     return *lo <= *hi;
 }
@@ -277,7 +293,7 @@ static bool try_bias(struct grid_unit *u, const struct grid_ops *ops, const stru
     double lo, hi;
     if (!bias_range(o, (double)s, &lo, &hi))
         return false;
-    for (int up = 0; up <= o->top - o->largest; up++) {
+    for (int up = 0; up <= o->top - o->codes.largest; up++) {
         double by = (double)up * (double)s;
         float m = signed_value(t, 0.5 * (lo + hi) - by);
         if (!isfinite(m) || !((double)m >= lo - by && (double)m <= hi - by))
@@ -308,11 +324,12 @@ static bool choose_pair(struct grid_unit *u, const struct grid_ops *ops, struct 
     if (t != DT_F32) {
         bool below = true, above = true;
         for (int step = 0; step < STEPS_MAX && (below || above); step++) {
-            float up = near_value(t, middle, step), down = near_value(t, middle, -step);
+            float up = near_value(t, middle, step);
             above &= (double)up <= o->s_hi && isfinite(up);
-            below &= (double)down >= o->s_lo && down > 0;
             if (above && (double)up >= o->s_lo && try_bias(u, ops, o, t, up, f))
                 return true;
+            float down = near_value(t, middle, -step);
+            below &= (double)down >= o->s_lo && down > 0;
             if (step && below && (double)down <= o->s_hi && try_bias(u, ops, o, t, down, f))
                 return true;
         }
