@@ -25,6 +25,12 @@ void report_sentence(const struct pair *p, struct strbuf *out);
 /* Numbers of the records of a pair, worst first: earliest parting relative to length, then by
  * order. heap; NULL when memory is out. */
 size_t *report_worst(const struct pair *p);
+/* Sums over the finite forced positions of one record; *at, its first position, moves past it. */
+struct report_losses {
+    size_t n, agree;
+    double kl, nll_diff; /* nats; the variant's minus the reference's */
+};
+struct report_losses report_losses(const struct pair *p, size_t record, size_t *at);
 /* A number with so many significant digits, "n/a" when it is not finite. */
 void report_number(struct strbuf *out, double v, int digits);
 /* ,"key":v with six digits: what libm's last bits cannot change; null when it is not finite. */

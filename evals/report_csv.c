@@ -134,24 +134,14 @@ void report_csv(const struct comparison *c, struct strbuf *out)
         put_variant(out, &c->variants[i], i ? &c->pairs[i - 1] : NULL);
 }
 
-/* Sums over the finite positions of a record; *at moves past it. */
 static void put_losses(struct strbuf *out, const struct pair *p, size_t record, size_t *at)
 {
-    double kl = 0, nll = 0;
-    size_t n = 0, agree = 0;
-    for (; *at < p->n_positions && (size_t)p->positions[*at].record == record; ++*at) {
-        const struct position *q = &p->positions[*at];
-        if (!q->finite)
-            continue;
-        n++;
-        agree += q->ref_best == q->var_best;
-        kl += q->kl;
-        nll += q->var_nll - q->ref_nll;
-    }
-    put_figure(out, p->forced ? (double)n : (double)NAN);
-    put_figure(out, kl / (double)n);
-    put_figure(out, (double)agree / (double)n);
-    put_figure(out, nll / (double)n);
+    const struct report_losses l = report_losses(p, record, at);
+    const double n = (double)l.n;
+    put_figure(out, p->forced ? n : (double)NAN);
+    put_figure(out, l.kl / n);
+    put_figure(out, (double)l.agree / n);
+    put_figure(out, l.nll_diff / n);
 }
 
 void report_csv_answers(const struct comparison *c, struct strbuf *out)

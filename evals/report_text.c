@@ -177,24 +177,29 @@ static void put_text_hash(struct strbuf *out, const char *prompt, const struct p
     strbuf_printf(out, ",\"forced\":{\"text\":\"%016llx\"", (unsigned long long)hash);
 }
 
-/* Sums over the finite positions of one record; *at moves past it. 9 digits: what is subtracted
- * later must not be rounding. */
-static void put_losses(struct strbuf *out, const struct pair *p, size_t record, size_t *at)
+struct report_losses report_losses(const struct pair *p, size_t record, size_t *at)
 {
-    double kl = 0, nll_diff = 0;
-    size_t n = 0, agree = 0, first = *at;
+    struct report_losses l = {0};
     for (; *at < p->n_positions && (size_t)p->positions[*at].record == record; ++*at) {
         const struct position *q = &p->positions[*at];
         if (!q->finite)
             continue;
-        n++;
-        agree += q->ref_best == q->var_best;
-        kl += q->kl;
-        nll_diff += q->var_nll - q->ref_nll;
+        l.n++;
+        l.agree += q->ref_best == q->var_best;
+        l.kl += q->kl;
+        l.nll_diff += q->var_nll - q->ref_nll;
     }
+    return l;
+}
+
+/* 9 digits: what is subtracted later must not be rounding. */
+static void put_losses(struct strbuf *out, const struct pair *p, size_t record, size_t *at)
+{
+    const size_t first = *at;
+    const struct report_losses l = report_losses(p, record, at);
     put_text_hash(out, p->ref->trace->records[record].prompt, p->positions + first, *at - first);
-    strbuf_printf(out, ",\"positions\":%zu,\"agree\":%zu,\"kl\":%.9g,\"nll_diff\":%.9g}", n, agree,
-                  kl, nll_diff);
+    strbuf_printf(out, ",\"positions\":%zu,\"agree\":%zu,\"kl\":%.9g,\"nll_diff\":%.9g}", l.n,
+                  l.agree, l.kl, l.nll_diff);
 }
 
 static void put_parting(struct strbuf *out, const struct pair *p, size_t i, size_t *at)

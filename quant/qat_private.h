@@ -15,10 +15,9 @@
 struct grid_unit {
     int64_t n; /* elements, a multiple of 32 */
     enum dtype source;
-    float *w, *x; /* values and magnitudes */
-    double *lo,
-        *hi;  /* preimages of the magnitudes; [0, 0] of zero; one more behind them, all numbers */
-    float *q; /* codes of the grid at hand: of magnitudes (scaled), from 0 up (offset) */
+    float *w, *x;    /* values and magnitudes */
+    double *lo, *hi; /* preimages of the magnitudes; [0, 0] of zero; [n]: all numbers */
+    float *q;        /* codes of the grid at hand: of magnitudes (scaled), from 0 up (offset) */
     float *best;     /* codes of the best grid so far */
     float rel, abs;  /* half a unit of the last place is at most |w| * rel + abs */
     float max;       /* largest magnitude */
