@@ -113,8 +113,7 @@ static enum err_code norm_qkv(const struct decoder_pass *f, const struct heads *
     return rc;
 }
 
-static enum err_code rotate(const struct decoder_pass *f, const struct heads *t, int layer,
-                            struct err *e)
+static struct rope_kv_args rope_args(const struct decoder_pass *f, const struct heads *t, int layer)
 {
     struct rope_kv_args a = {.rows = &f->s->rows, .n_head = f->hp->n_head};
     const struct model_rope *rope = &f->s->rope[f->hp->sliding[layer]];
@@ -130,11 +129,12 @@ static enum err_code rotate(const struct decoder_pass *f, const struct heads *t,
         a.v = t->qkv + t->q + t->kv;
         a.kv = f->s->kv[layer];
     }
-    return kern_rope_kv(f->s->k, &a, e);
+    return a;
 }
 
+/* rope: NULL where q and the pages are made. */
 static enum err_code look_back(const struct decoder_pass *f, const struct heads *t, int layer,
-                               struct err *e)
+                               const struct rope_kv_args *rope, struct err *e)
 {
     struct attention_args a = {.rows = &f->s->rows, .n_head = f->hp->n_head, .n_kv = t->n_kv};
     a.head_dim = t->head_dim;
@@ -145,6 +145,7 @@ static enum err_code look_back(const struct decoder_pass *f, const struct heads 
     a.softcap = f->hp->attn_softcap;
     a.sinks = f->p->layers[layer].attn.sinks;
     a.out = t->att;
+    a.rope = rope;
     return kern_attention(f->s->k, &a, e);
 }
 
@@ -177,12 +178,15 @@ enum err_code decoder_attend(struct decoder_pass *f, int i, struct err *e)
         rc = norm_qkv(f, &t, l, e);
     if (rc == ERR_OK && l->q_norm)
         rc = model_tap(s, i, "qk_norm", n, t.qkv, t.stride, t.stride, sizeof(float), e);
-    if (rc == ERR_OK)
-        rc = rotate(f, &t, i, e);
+    const struct rope_kv_args rope = rope_args(f, &t, i);
+    /* A tap looks at both operations; a layer without K and V of its own has no rope to join. */
+    const bool joined = !s->tap && hparams_has_kv(f->hp, i);
+    if (rc == ERR_OK && !joined)
+        rc = kern_rope_kv(s->k, &rope, e);
     if (rc == ERR_OK)
         rc = model_tap(s, i, "rope", n, t.q_rot, t.q, t.q, f->act_bytes, e);
     if (rc == ERR_OK)
-        rc = look_back(f, &t, i, e);
+        rc = look_back(f, &t, i, joined ? &rope : NULL, e);
     if (rc == ERR_OK)
         rc = model_tap(s, i, "attention", n, t.att, t.q, t.q, f->act_bytes, e);
     if (rc == ERR_OK)
@@ -209,6 +213,8 @@ enum err_code decoder_run_mlp(struct decoder_pass *f, int i, struct err *e)
     struct linear_args a = {.n_tok = (int)n, .x = f->x, .x_stride = f->d, .n_parts = 2};
     a.part[0] = (struct linear_part){l->gate.w, l->gate.bias, gate_up, 2 * ff};
     a.part[1] = (struct linear_part){l->up.w, l->up.bias, gate_up + ff, 2 * ff};
+    if (!s->tap) /* a tap looks at both operations */
+        a.gate = (struct linear_gate){.out = act, .act = f->hp->act};
     if (rc == ERR_OK)
         rc = kern_linear(s->k, &a, e);
     if (rc == ERR_OK)
@@ -217,7 +223,7 @@ enum err_code decoder_run_mlp(struct decoder_pass *f, int i, struct err *e)
     m.gate = gate_up;
     m.up = gate_up + ff;
     m.out = act;
-    if (rc == ERR_OK)
+    if (rc == ERR_OK && s->tap)
         rc = kern_act_mul(s->k, &m, e);
     if (rc == ERR_OK)
         rc = model_tap(s, i, "act", n, act, ff, ff, f->act_bytes, e);

@@ -401,6 +401,15 @@ static enum err_code check_embed(const struct embed_args *a, struct err *e)
     return ERR_OK;
 }
 
+static enum err_code check_act(enum act_kind act, float limit, float alpha, struct err *e)
+{
+    NEED(act == ACT_SILU || act == ACT_GELU_TANH || act == ACT_GPTOSS, "activation %d is unknown",
+         (int)act);
+    NEED(act != ACT_GPTOSS || (limit > 0 && alpha > 0), "limit %g, alpha %g: expected positive",
+         (double)limit, (double)alpha);
+    return ERR_OK;
+}
+
 static enum err_code check_linear(const struct linear_args *a, struct err *e)
 {
     NEED(a->n_tok >= 0 && a->n_parts >= 1 && a->n_parts <= LINEAR_PARTS_MAX,
@@ -415,7 +424,12 @@ static enum err_code check_linear(const struct linear_args *a, struct err *e)
         NEED(a->x_stride >= p->w->k, "input stride %lld below K %lld", (long long)a->x_stride,
              (long long)p->w->k);
     }
-    return ERR_OK;
+    if (!a->gate.out)
+        return ERR_OK;
+    NEED(a->n_parts == 2 && a->part[0].w->rows == a->part[1].w->rows &&
+             a->part[0].out_stride == a->part[1].out_stride,
+         "%d parts of different shapes: a gate takes two of one", a->n_parts);
+    return check_act(a->gate.act, a->gate.limit, a->gate.alpha, e);
 }
 
 static enum err_code check_rms_norm(const struct rms_norm_args *a, struct err *e)
@@ -454,19 +468,20 @@ static enum err_code check_attention(const struct attention_args *a, struct err 
          "scale %g, softcap %g, window %d: expected positive, none negative", (double)a->scale,
          (double)a->softcap, a->window);
     NEED(a->q && a->kv && a->out, "a pointer is missing");
-    return ERR_OK;
+    if (!a->rope)
+        return ERR_OK;
+    NEED(a->rope->rows == a->rows && a->rope->n_head == a->n_head && a->rope->n_kv == a->n_kv &&
+             a->rope->head_dim == a->head_dim && a->rope->q_out == a->q && a->rope->kv == a->kv,
+         "rope of another attention");
+    return check_rope_kv(a->rope, e);
 }
 
 static enum err_code check_act_mul(const struct act_mul_args *a, struct err *e)
 {
     NEED(a->n_rows >= 0 && a->d > 0 && a->stride >= a->d, "%lld rows of %lld, stride %lld",
          (long long)a->n_rows, (long long)a->d, (long long)a->stride);
-    NEED(a->act == ACT_SILU || a->act == ACT_GELU_TANH || a->act == ACT_GPTOSS,
-         "activation %d is unknown", (int)a->act);
-    NEED(a->act != ACT_GPTOSS || (a->limit > 0 && a->alpha > 0),
-         "limit %g, alpha %g: expected positive", (double)a->limit, (double)a->alpha);
     NEED(a->gate && a->up && a->out, "a pointer is missing");
-    return ERR_OK;
+    return check_act(a->act, a->limit, a->alpha, e);
 }
 
 static enum err_code check_add(const struct add_args *a, struct err *e)

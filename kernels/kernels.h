@@ -128,6 +128,14 @@ struct embed_args {
 
 /* out_p[t, :] = x[t, :] * W_p^T + bias_p for up to three matrices that share the input; f32. */
 #define LINEAR_PARTS_MAX 3
+/* act_mul of part 0 (the gate) and part 1 (up), which are all parts and have as many rows: the same
+ * bits as the two operations after each other. The parts' own outputs are scratch then: nobody
+ * knows what they hold afterwards. */
+struct linear_gate {
+    void *out; /* act [n_tok, rows]; NULL: none of this */
+    enum act_kind act;
+    float limit, alpha;
+};
 struct linear_part {
     const struct kern_weight *w;
     const float *bias; /* [rows] or NULL */
@@ -140,6 +148,7 @@ struct linear_args {
     int64_t x_stride;
     int n_parts;
     struct linear_part part[LINEAR_PARTS_MAX];
+    struct linear_gate gate;
 };
 
 /* If add: h[t] += add[t] (one rounding), written back to h. Then out = act(h * rsqrt(mean(h^2) +
@@ -180,6 +189,10 @@ struct attention_args {
     float softcap;      /* 0: none */
     const float *sinks; /* [n_head] or NULL */
     void *out;          /* act [n_tok, n_head * head_dim] */
+    /* NULL, or what is rotated and stored before: the same bits as the two operations after each
+     * other. Its q_out is q, its kv is kv; what q holds afterwards nobody knows. A step of no more
+     * rows than sequences has one row of each. */
+    const struct rope_kv_args *rope;
 };
 
 /* out = act(f(gate) * up), [n_rows, d] from two f32 inputs with a common stride. */

@@ -112,6 +112,17 @@ MUST_USE enum err_code kern_source_expand(const struct ckpt_weight *w, enum dtyp
 MUST_USE enum err_code kern_source_dense_row(const struct kern_source *s, int64_t r, void *out,
                                              struct err *e);
 
+/* ---- operations that hold another one --------------------------------------------------------
+ */
+/* The gate of a product as an operation, for backends and shapes without a kernel for both. */
+static inline struct act_mul_args kern_gate_args(const struct linear_args *a)
+{
+    struct act_mul_args m = {a->n_tok,    a->part[0].w->rows, a->part[0].out_stride,
+                             a->gate.act, a->part[0].out,     a->part[1].out,
+                             a->gate.out, a->gate.limit,      a->gate.alpha};
+    return m;
+}
+
 /* ---- faults for tests -------------------------------------------------------------------------
  */
 /* Each breaks one promise of the contract on purpose, so that the tests of the promise can be seen
@@ -128,10 +139,14 @@ enum kern_fault {
     KERN_FAULT_COMPANY,      /* chunk sums added descending while another kern is open */
     KERN_FAULT_SEQ_EDGE,     /* splits begin a tile early but for a step's first sequence */
     KERN_FAULT_STALE,        /* the gate adds zero times what its output held before */
-    KERN_FAULT_PLAIN_C,      /* the variant "c" adds chunk sums descending */
-    KERN_FAULT_EXPAND,       /* expanded weights are rounded by another rule */
-    KERN_FAULT_KV8,          /* K and V are rounded to 8 bits before rope */
-    KERN_FAULT_IDLE          /* add writes no out, and experts are not scaled */
+    KERN_FAULT_PLAIN_C, /* the variant "c", on CUDA the path "plain", adds chunk sums descending */
+    KERN_FAULT_EXPAND,  /* expanded weights are rounded by another rule */
+    KERN_FAULT_KV8,     /* K and V are rounded to 8 bits before rope */
+    KERN_FAULT_IDLE,    /* add writes no out, and experts are not scaled */
+    KERN_FAULT_DEVICE,  /* a CUDA device adds chunk sums descending */
+    KERN_FAULT_LAUNCH,  /* the same, unless it launches in its usual way */
+    KERN_FAULT_GRAPH,   /* the same in recorded steps */
+    KERN_FAULT_TRAP     /* the device fails in the next step that may be recorded */
 };
 void kern_plant(enum kern_fault f);
 enum kern_fault kern_planted(void);

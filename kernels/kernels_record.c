@@ -90,6 +90,8 @@ static void span_linear(const struct kern *k, const struct linear_args *a, struc
     for (int i = 0; i < a->n_parts; i++)
         writes(x, a->part[i].out,
                extent(a->n_tok, a->part[i].out_stride, a->part[i].w->rows, sizeof(float)));
+    if (a->gate.out)
+        writes(x, a->gate.out, a->n_tok * a->part[0].w->rows * word_of(k));
     set_rows(x, a->n_tok, a->part[0].out_stride * F32);
 }
 
@@ -123,6 +125,8 @@ static void span_attention(const struct kern *k, const struct attention_args *a,
                            struct kern_access *x)
 {
     int64_t bytes = (int64_t)a->rows->n_tok * a->n_head * a->head_dim * word_of(k);
+    if (a->rope)
+        span_rope_kv(k, a->rope, x);
     reads(x, a->q, bytes);
     reads(x, a->kv, 1);
     writes(x, a->out, bytes);

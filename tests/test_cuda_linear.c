@@ -220,7 +220,7 @@ START_TEST(every_path_equals_oracle)
 {
     static const enum cuda_path paths[] = {CUDA_PATH_PLAIN, CUDA_PATH_STREAM, CUDA_PATH_FEW,
                                            CUDA_PATH_MANY};
-    static const int counts[] = {1, 5, 8, 9, 33, 64, 65, 130};
+    static const int counts[] = {1, 5, 8, 9, 16, 33, 64, 65, 130};
     struct rig r = rig_open();
     struct rng rng = {.seed = 22};
     for (size_t i = 0; i < 9 * ARRAY_LEN(paths); i++) {
@@ -239,7 +239,7 @@ END_TEST
 
 START_TEST(parts_equal_single_products)
 {
-    static const int counts[] = {1, 4, 7, 8, 24, 64, 100};
+    static const int counts[] = {1, 4, 7, 8, 12, 24, 64, 100};
     const int64_t len = _i == 0 ? 1088 : _i == 1 ? 2048 : 8704;
     struct rig r = rig_open();
     struct rng rng = {.seed = 15};
@@ -430,7 +430,7 @@ static int chained(struct rig *r, struct kern_weight *const w[2], int n, int rep
 
 START_TEST(an_early_start_waits_for_its_input)
 {
-    static const int counts[] = {1, 3, 8, 24, 100};
+    static const int counts[] = {1, 3, 8, 12, 24, 100};
     struct rig r = rig_open();
     struct rng rng = {.seed = 21};
     struct qformat q = {4, 64, DT_BF16};

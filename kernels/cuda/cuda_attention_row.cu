@@ -1,11 +1,12 @@
 /* cuda_attention_row.cu: rule 4 for steps of single tokens: a block is one split of one row and up
- * to 8 query heads of a kv head. And the joining of splits.
+ * to 8 query heads of a kv head. With rope in front where the step asks for it. And the joining of
+ * splits.
  *
  * Work: four warps, a warp a tile of 64 keys for the scores, then a quarter of the dims for the
  * weighted sum. Bytes: K and V of the row's keys once for every 8 heads; each half of a page is one
- * bulk copy. The four K of a split are asked for at once; V takes the place of K tile by tile, or a
- * place of its own where the step leaves room. Latency is hidden by other blocks: three an SM with
- * 128 dims.
+ * bulk copy. The four K of a split are asked for at once; V takes the place of K tile by tile. The
+ * latency of V is hidden by other blocks: three an SM with 128 dims. One fits beside a block of a
+ * product (cuda_stream.cu), so that an early start brings K under that.
  *
  * Operands stand the other way round than in cuda_attention.cu: keys (then dims of V) are the 16
  * rows, heads the 8 columns. The instruction's sums do not know the difference.
@@ -14,6 +15,13 @@
  * is exact in any order, so P of all four tiles is made at once; O and L then take the tiles one by
  * one. A tile without a seen key is left out. V of masked keys is cleared, since P = +0 is not
  * enough where V is not finite.
+ *
+ * Rope: every block rotates its queries; the block of the row's newest key rotates and rounds that
+ * and its value, writes them to the page, and puts them in the tile that was copied. So nothing
+ * that the blocks read from pages is written by a kernel that may still run, and the copies are
+ * asked for before the wait of an early start (cuda_launch.cuh). The rows must be of different
+ * sequences. q_out is not written. Without rope the kernel before this one writes pages, and the
+ * copies come after the wait.
  */
 #include "kernels/cuda/cuda_splits.h"
 
@@ -23,16 +31,18 @@
 #include "kernels/cuda/cuda_frag.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
 
-#define TILES    (KERN_SPLIT / KERN_TILE)
-#define BLOCK    (32 * TILES)
-#define HEADS    8
-#define P_STRIDE (KERN_SPLIT + 8)
-#define ALL      0xffffffffu
+#define TILES          (KERN_SPLIT / KERN_TILE)
+#define BLOCK          (32 * TILES)
+#define HEADS          8
+#define P_STRIDE       (KERN_SPLIT + 8)
+#define ALL            0xffffffffu
+#define Q_STRIDE(dims) ((dims) + 8)
 
 struct row_plan {
     struct cuda_partials parts;
-    int pieces;     /* of HEADS heads that a kv head's are cut into */
-    bool own_place; /* V does not wait for K's place */
+    int pieces;   /* of HEADS heads that a kv head's are cut into */
+    bool rotates; /* rope is part of it */
+    bool no_wait; /* planted fault */
 };
 
 struct row_shared {
@@ -47,6 +57,7 @@ struct row_view {
     int split, begin, end; /* keys that the row sees */
     int first, last;       /* tiles of the split that hold one */
     bool alone;            /* the row's only split */
+    bool is_first;         /* of the blocks of the same keys */
 };
 
 /* Keys [lo, hi) of tile i of the split are seen. */
@@ -57,19 +68,115 @@ __device__ static inline void seen_of(const struct row_view &v, int i, int *lo, 
     *hi = MIN2(v.end - key0, KERN_TILE);
 }
 
-/* Queries as the B operand: heads are columns. */
+/* Queries as the B operand: heads are columns. From rows of q, `stride` apart. */
 template <int DIMS>
-__device__ static inline void load_queries(const struct attention_args &a, const struct row_view &v,
+__device__ static inline void load_queries(const uint16_t *rows, int stride, int n_heads,
                                            uint32_t q[DIMS / 16][2])
 {
     int lane = (int)threadIdx.x % 32, head = lane / 4;
-    const uint16_t *from =
-        (const uint16_t *)a.q + ((int64_t)v.row * a.n_head + v.head0 + head) * DIMS + lane % 4 * 2;
+    const uint16_t *from = rows + head * stride + lane % 4 * 2;
 #pragma unroll
     for (int s = 0; s < DIMS / 16; s++) {
-        q[s][0] = head < v.n_heads ? *(const uint32_t *)(const void *)(from + s * 16) : 0;
-        q[s][1] = head < v.n_heads ? *(const uint32_t *)(const void *)(from + s * 16 + 8) : 0;
+        q[s][0] = head < n_heads ? *(const uint32_t *)(const void *)(from + s * 16) : 0;
+        q[s][1] = head < n_heads ? *(const uint32_t *)(const void *)(from + s * 16 + 8) : 0;
     }
+}
+
+/* ---- rope ---------------------------------------------------------------------------------------
+ */
+/* The block's rotated queries, and the row's newest key and value, bf16. */
+template <int DIMS> struct row_rotated {
+    uint16_t q[HEADS * Q_STRIDE(DIMS)];
+    __align__(16) uint16_t fresh[2][DIMS];
+};
+
+/* Two dims of a head that a thread makes: a pair of rope's, or two that are not rotated. */
+struct row_pair {
+    const float *from; /* NULL: nothing to do */
+    uint16_t *to;
+    int first, second;
+    bool turns;
+};
+
+/* Item i of the block: heads of q, then with `fresh` the key and the value, DIMS / 2 pairs each. */
+template <int DIMS>
+__device__ static inline struct row_pair pair_of(const struct rope_kv_args &r,
+                                                 const struct row_view &v, bool fresh, int i,
+                                                 struct row_rotated<DIMS> *to)
+{
+    int head = i / (DIMS / 2), at = i % (DIMS / 2), half = r.rot_dim / 2;
+    struct row_pair p = {};
+    if (head >= v.n_heads + (fresh ? 2 : 0))
+        return p;
+    bool value = head == v.n_heads + 1;
+    if (value)
+        half = 0;
+    p.turns = at < half;
+    p.first = p.turns ? at : 2 * at;
+    p.second = p.turns ? half + at : 2 * at + 1;
+    if (head < v.n_heads) {
+        p.from = r.q + v.row * r.stride + (int64_t)(v.head0 + head) * DIMS;
+        p.to = to->q + head * Q_STRIDE(DIMS);
+    } else {
+        p.from = (value ? r.v : r.k) + v.row * r.stride + (int64_t)v.kv * DIMS;
+        p.to = to->fresh[value];
+    }
+    return p;
+}
+
+#define PAIRS_AHEAD 3 /* of a thread on their way at once: 4 heads of 128, key and value */
+
+/* After it the block must meet. The table is no kernel's work: the first pairs' part of it is read
+ * before the wait. */
+template <int DIMS>
+__device__ static inline void rotate_row(const struct rope_kv_args &r, const struct row_plan &plan,
+                                         const struct row_view &v, bool fresh,
+                                         struct row_rotated<DIMS> *to)
+{
+    const float *table = r.cos_sin + (int64_t)(v.end - 1) * r.rot_dim;
+    int n_pairs = (v.n_heads + (fresh ? 2 : 0)) * (DIMS / 2);
+#pragma unroll 1
+    for (int first = 0; first < n_pairs; first += PAIRS_AHEAD * BLOCK) {
+        struct row_pair p[PAIRS_AHEAD];
+        float c[PAIRS_AHEAD], s[PAIRS_AHEAD], a[PAIRS_AHEAD], b[PAIRS_AHEAD];
+#pragma unroll
+        for (int i = 0; i < PAIRS_AHEAD; i++) {
+            p[i] = pair_of<DIMS>(r, v, fresh, first + i * BLOCK + (int)threadIdx.x, to);
+            bool turned = p[i].from && p[i].turns;
+            c[i] = turned ? table[p[i].first] : 0.0f;
+            s[i] = turned ? table[p[i].second] : 0.0f;
+        }
+        if (first == 0 && !plan.no_wait)
+            launch_wait();
+        if (first == 0)
+            launch_trigger();
+#pragma unroll
+        for (int i = 0; i < PAIRS_AHEAD; i++) {
+            a[i] = p[i].from ? p[i].from[p[i].first] : 0.0f;
+            b[i] = p[i].from ? p[i].from[p[i].second] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < PAIRS_AHEAD; i++) {
+            if (!p[i].from)
+                continue;
+            float x = p[i].turns ? elem_rope_first(a[i], b[i], c[i], s[i]) : a[i];
+            float y = p[i].turns ? elem_rope_second(a[i], b[i], c[i], s[i]) : b[i];
+            p[i].to[p[i].first] = bf16_from_f32(x);
+            p[i].to[p[i].second] = bf16_from_f32(y);
+        }
+    }
+}
+
+/* Puts the newest key (0) or value (1) into a half of 64 keys, a page or a tile; lane `at` of
+ * `of`. */
+template <int DIMS>
+__device__ __noinline__ static void put_fresh(const struct row_rotated<DIMS> *rotated, int which,
+                                              uint16_t *half, int key, int at, int of)
+{
+#pragma unroll 1
+    for (int i = at; i < DIMS / 8; i += of)
+        *(uint4 *)(void *)(half + cuda_page_at(DIMS, key, i * 8)) =
+            *(const uint4 *)(const void *)(rotated->fresh[which] + i * 8);
 }
 
 /* Raw scores of a tile: s[m] are keys 16 m + g and + 8 against heads 2 t and 2 t + 1. */
@@ -91,6 +198,7 @@ __device__ static inline void score_tile(const uint16_t *keys, const uint32_t q[
 }
 
 /* Caps the scores of seen keys; the warp's maxima of heads 2 t and 2 t + 1 go to the block. */
+template <bool CAPS>
 __device__ static inline void find_maxima(const struct attention_args &a, struct row_shared *sh,
                                           int tile, int lo, int hi, float s[4][4])
 {
@@ -102,7 +210,7 @@ __device__ static inline void find_maxima(const struct attention_args &a, struct
         float *x = &s[i / 4][i % 4];
         if (key < lo || key >= hi)
             continue;
-        if (a.softcap > 0.0f)
+        if (CAPS)
             *x = elem_softcap(a.scale * *x, a.softcap);
         max[i % 2] = elem_max(*x, max[i % 2]);
     }
@@ -147,6 +255,7 @@ __device__ static inline void soften_tile(struct row_shared *sh, const struct ro
 /* +0 for V of the keys of a tile that the row does not see. */
 template <int DIMS> __device__ static inline void clear_masked(uint16_t *values, int lo, int hi)
 {
+#pragma unroll 1
     for (int i = (int)threadIdx.x; i < KERN_TILE * (DIMS / 8); i += BLOCK) {
         int key = i / (DIMS / 8), dim = i % (DIMS / 8) * 8;
         if (key < lo || key >= hi)
@@ -187,6 +296,13 @@ __device__ static inline void weigh_tile(const struct row_shared *sh, const uint
     }
 }
 
+/* A function by itself: it is called where a thread ends its heads, and its code is long. */
+__device__ __noinline__ static struct attention_factors
+end_apart(const struct attention_args &a, int head, float m, float l, float c)
+{
+    return end_row(a, head, m, l, c);
+}
+
 /* The record of the split, or the row's output where there is no other split. */
 template <int DIMS, int N>
 __device__ static inline void store_row(const struct attention_args &a, const struct row_plan &p,
@@ -205,7 +321,7 @@ __device__ static inline void store_row(const struct attention_args &a, const st
         struct attention_factors f = {};
         float *to = NULL;
         if (v.alone) {
-            f = end_row(a, v.head0 + head, m, l[h], p.parts.c);
+            f = end_apart(a, v.head0 + head, m, l[h], p.parts.c);
         } else {
             to = partial_of(p.parts, v.row, a.n_head, v.head0 + head, v.split);
             if (warp == 0 && lane / 4 == 0) {
@@ -237,6 +353,7 @@ __device__ static inline bool find_row(const struct attention_args &a, const str
     v->kv = (int)blockIdx.y / p.pieces;
     v->head0 = v->kv * group + piece * HEADS;
     v->n_heads = MIN2(HEADS, group - piece * HEADS);
+    v->is_first = piece == 0;
     v->split = (int)blockIdx.x;
     v->end = rows.pos[v->row] + 1;
     v->begin = a.window && v->end > a.window ? v->end - a.window : 0;
@@ -246,21 +363,37 @@ __device__ static inline bool find_row(const struct attention_args &a, const str
     return v->first <= v->last;
 }
 
-template <int DIMS>
+/* Asks for a half of a page. */
+__device__ static inline void ask(uint16_t *to, const uint16_t *from, int elements,
+                                  uint64_t *barrier)
+{
+    copy_expect(barrier, elements * 2);
+    copy_bulk(to, from, elements * 2, barrier);
+}
+
+/* CAPS: scores have a softcap. Its code is left out where they have none: a small step runs every
+ * instruction of the kernel but once, from memory. */
+template <int DIMS, bool CAPS>
 __global__ static void __launch_bounds__(BLOCK)
-    attend_row(struct attention_args a, struct kern_rows rows, struct row_plan p)
+    attend_row(const __grid_constant__ struct attention_args a,
+               const __grid_constant__ struct rope_kv_args r,
+               const __grid_constant__ struct kern_rows rows,
+               const __grid_constant__ struct row_plan p)
 {
     extern __shared__ __align__(128) uint8_t dynamic[];
     __shared__ struct row_shared sh;
+    __shared__ struct row_rotated<DIMS> rotated;
     constexpr int half = KERN_TILE * DIMS, n_blocks = (DIMS / 16 + TILES - 1) / TILES;
     struct row_view v;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     if (!find_row(a, rows, p, &v)) /* positions and pages are no kernel's work */
         return;
-    uint16_t *keys = (uint16_t *)dynamic + warp * half;
-    uint16_t *values = (uint16_t *)dynamic + (p.own_place ? TILES * half : 0);
+    uint16_t *tiles = (uint16_t *)dynamic, *keys = tiles + warp * half; /* then values */
     const uint16_t *page = NULL;
     bool mine = warp >= v.first && warp <= v.last;
+    /* The tile of this block that holds the newest key, or none. */
+    int fresh = p.rotates && (v.end - 1) / KERN_SPLIT == v.split ? v.last : TILES;
+    int fresh_key = (v.end - 1) % KERN_TILE;
     if (mine)
         page = (const uint16_t *)a.kv +
                ((int64_t)cuda_page(rows, v.row, (v.split * TILES + warp) * KERN_TILE) * a.n_kv +
@@ -274,46 +407,61 @@ __global__ static void __launch_bounds__(BLOCK)
         copy_init_done();
     }
     __syncthreads();
-    launch_wait();
-    launch_trigger();
-    if (mine && lane == 0) {
-        copy_expect(&sh.k_here[warp], half * 2);
-        copy_bulk(keys, page, half * 2, &sh.k_here[warp]);
-        if (p.own_place) {
-            copy_expect(&sh.v_here[warp], half * 2);
-            copy_bulk(values + warp * half, page + half, half * 2, &sh.v_here[warp]);
-        }
+    if (!p.rotates) {
+        launch_wait();
+        launch_trigger();
+    }
+    if (mine && lane == 0)
+        ask(keys, page, half, &sh.k_here[warp]);
+    if (p.rotates) {
+        rotate_row<DIMS>(r, p, v, fresh < TILES, &rotated);
+        __syncthreads();
     }
     uint32_t q[DIMS / 16][2];
     float s[4][4];
     int lo, hi;
     seen_of(v, warp, &lo, &hi);
-    load_queries<DIMS>(a, v, q);
+    if (p.rotates)
+        load_queries<DIMS>(rotated.q, Q_STRIDE(DIMS), v.n_heads, q);
+    else
+        load_queries<DIMS>((const uint16_t *)a.q + ((int64_t)v.row * a.n_head + v.head0) * DIMS,
+                           DIMS, v.n_heads, q);
     if (mine) {
         copy_wait(&sh.k_here[warp], 0);
+        if (warp == fresh) {
+            put_fresh<DIMS>(&rotated, 0, keys, fresh_key, lane, 32);
+            if (v.is_first) {
+                put_fresh<DIMS>(&rotated, 0, (uint16_t *)page, fresh_key, lane, 32);
+                put_fresh<DIMS>(&rotated, 1, (uint16_t *)page + half, fresh_key, lane, 32);
+            }
+            copy_own_writes_done();
+            __syncwarp();
+        }
         score_tile<DIMS>(keys, q, s);
         __syncwarp();
-        if (!p.own_place && lane == 0) {
-            copy_expect(&sh.v_here[warp], half * 2);
-            copy_bulk(values + warp * half, page + half, half * 2, &sh.v_here[warp]);
-        }
-        find_maxima(a, &sh, warp, lo, hi, s);
+        if (lane == 0)
+            ask(keys, page + half, half, &sh.v_here[warp]);
+        find_maxima<CAPS>(a, &sh, warp, lo, hi, s);
     }
     __syncthreads();
     if (mine)
         soften_tile(&sh, v, warp, lo, hi, p.parts.c, s);
+#pragma unroll 1
     for (int i = v.first; i <= v.last; i++) {
         seen_of(v, i, &lo, &hi);
-        if (lo > 0 || hi < KERN_TILE) {
+        if (lo > 0 || hi < KERN_TILE || i == fresh) {
             copy_wait(&sh.v_here[i], 0);
-            clear_masked<DIMS>(values + i * half, lo, hi);
+            clear_masked<DIMS>(tiles + i * half, lo, hi);
         }
+        if (i == fresh)
+            put_fresh<DIMS>(&rotated, 1, tiles + i * half, fresh_key, (int)threadIdx.x, BLOCK);
     }
     __syncthreads();
     float o[n_blocks][4] = {}, l[4] = {};
+#pragma unroll 1
     for (int i = v.first; i <= v.last; i++) {
         copy_wait(&sh.v_here[i], 0);
-        weigh_tile<DIMS, n_blocks>(&sh, values + i * half, i, o, l);
+        weigh_tile<DIMS, n_blocks>(&sh, tiles + i * half, i, o, l);
     }
     store_row<DIMS, n_blocks>(a, p, &sh, v, o, l);
 }
@@ -371,31 +519,41 @@ extern "C" void cuda_attention_join(const struct cuda_kern *c, const struct atte
 
 /* ---- the host's side ----------------------------------------------------------------------------
  */
-template <int DIMS>
-static bool launch(const struct cuda_kern *c, const struct attention_args *a, struct row_plan p)
+template <int DIMS, bool CAPS>
+static bool launch_caps(const struct cuda_kern *c, const struct attention_args *a,
+                        struct row_plan p)
 {
+    static const struct rope_kv_args none = {};
     static bool allowed;
     constexpr int places = TILES * KERN_TILE * DIMS * 2;
     int group = a->n_head / a->n_kv;
     p.pieces = (group + HEADS - 1) / HEADS;
     dim3 grid((unsigned)p.parts.n_splits, (unsigned)(a->n_kv * p.pieces), (unsigned)a->rows->n_tok);
-    p.own_place = 2 * places <= 128 << 10 && (int64_t)grid.x * grid.y * grid.z <= c->n_sm;
     if (!allowed) {
-        (void)cudaFuncSetAttribute(attend_row<DIMS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   MIN2(2 * places, 128 << 10));
+        (void)cudaFuncSetAttribute(attend_row<DIMS, CAPS>,
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, places);
         allowed = true;
     }
-    launch_early(attend_row<DIMS>, grid, BLOCK, (size_t)(p.own_place ? 2 * places : places),
-                 c->stream, *a, *a->rows, p);
+    launch_early(attend_row<DIMS, CAPS>, grid, BLOCK, (size_t)places, c->stream, *a,
+                 a->rope ? *a->rope : none, *a->rows, p);
     if (p.parts.n_splits > 1)
         cuda_attention_join(c, a, &p.parts, 1);
     return true;
+}
+
+template <int DIMS>
+static bool launch(const struct cuda_kern *c, const struct attention_args *a,
+                   const struct row_plan &p)
+{
+    return a->softcap > 0.0f ? launch_caps<DIMS, true>(c, a, p) : launch_caps<DIMS, false>(c, a, p);
 }
 
 extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct attention_args *a)
 {
     struct row_plan p = {};
     p.parts = cuda_attention_partials(c, a);
+    p.rotates = a->rope != NULL;
+    p.no_wait = c->plant_no_wait;
     if (p.parts.n_splits > 1 && !p.parts.data)
         return false;
     switch (a->head_dim) {
@@ -412,4 +570,19 @@ extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct 
     default:
         return false;
     }
+}
+
+/* What the row kernel does not take, rope included, is two operations. */
+extern "C" enum err_code cuda_rotate_attend(struct kern *k, const struct attention_args *a,
+                                            struct err *e)
+{
+    struct attention_args after = *a;
+    if (!a->rope)
+        return cuda_attention(k, a, e);
+    if (a->rows->n_tok <= a->rows->n_seq && a->rows->n_tok > 0 &&
+        cuda_attention_rows_run(cuda_of(k), a))
+        return cuda_launched("attention", e);
+    enum err_code rc = cuda_rope_kv(k, a->rope, e);
+    after.rope = NULL;
+    return rc == ERR_OK ? cuda_attention(k, &after, e) : rc;
 }

@@ -58,6 +58,12 @@ __device__ static inline void copy_wait(uint64_t *barrier, int parity)
              : "memory");
 }
 
+/* This thread's writes to shared memory come before copies that are asked for later. */
+__device__ static inline void copy_own_writes_done(void)
+{
+    COPY_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /* bytes: a multiple of 16, as are both addresses. */
 __device__ static inline void copy_bulk(void *to, const void *from, int bytes, uint64_t *barrier)
 {

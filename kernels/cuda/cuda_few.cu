@@ -136,6 +136,31 @@ __device__ static void load_piece(const struct cuda_products &all, const struct 
 
 /* ---- the kernel ---------------------------------------------------------------------------------
  */
+/* Adds the slots of a batch of tiles and writes its outputs; a warp takes a tile. */
+__device__ static void add_slots(const struct cuda_products &all, int n_chunks, int batch,
+                                 int n_tiles, const float *slots)
+{
+    int per_tile = all.n_tok * CUDA_TILE_ROWS, lane = (int)threadIdx.x % 32;
+    int first = all.descending ? n_chunks - 1 : 0, step = all.descending ? -per_tile : per_tile;
+    for (int i = (int)threadIdx.x / 32; i < n_tiles; i += FEW_WARPS) {
+        int tile = batch + i;
+        const struct cuda_product &part = part_of(all, &tile);
+        int64_t r = (int64_t)tile * CUDA_TILE_ROWS + lane % CUDA_TILE_ROWS;
+        bool inside = r < part.rows;
+        float bias = inside && part.bias ? part.bias[r] : 0.0f;
+        for (int t = lane / CUDA_TILE_ROWS; t < all.n_tok; t += 2) {
+            const float *slot = slots + (i * n_chunks + first) * per_tile + t * CUDA_TILE_ROWS +
+                                lane % CUDA_TILE_ROWS;
+            float total = *slot;
+#pragma unroll 7
+            for (int c = 1; c < n_chunks; c++)
+                total += slot[c * step];
+            if (inside)
+                part.out[t * part.out_stride + r] = part.bias ? total + bias : total;
+        }
+    }
+}
+
 template <int BITS, enum cuda_scale SCALE, int GROUP>
 __global__ static void __launch_bounds__(THREADS, 1)
     linear_few(const __grid_constant__ struct cuda_products all,
@@ -165,7 +190,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     if (!p.no_wait) /* weights are on their way; x may still be in the making */
         launch_wait();
     const uint8_t *x_lane = (const uint8_t *)x + (lane / 4 * 4 + lane % 4) * 16;
-    bool live = lane / 4 < n_tok;
+    int left = n_tok - lane / 4;
     for (int batch = range.first; batch < range.end; batch += p.batch_tiles) {
         int n_tiles = MIN2(p.batch_tiles, range.end - batch);
         float *slots = (float *)(shared + p.slots_at + buffer * p.slots_bytes);
@@ -179,7 +204,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
                 __syncthreads();
             }
             while (!at.done && at.batch == batch && at.window == window) {
-                float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                float acc[1][4] = {};
                 int n_pieces, x_step = n_tok * 64;
                 (void)unit_data(all, p, at, &n_pieces);
                 const uint8_t *x_unit = x_lane + at.chunk * p.chunk_pieces * 4 * x_step;
@@ -189,15 +214,15 @@ __global__ static void __launch_bounds__(THREADS, 1)
                                ring_at + (uint32_t)(next * piece_bytes));
                     wait_groups<stages - 1>();
                     __syncwarp();
-                    run_piece<BITS, SCALE, GROUP>(ring + stage * piece_bytes, group_shift,
-                                                  x_unit + i * 4 * x_step, x_step, live, acc);
+                    run_piece<BITS, SCALE, GROUP, 1>(ring + stage * piece_bytes, group_shift,
+                                                     x_unit + i * 4 * x_step, x_step, left, acc);
                     __syncwarp();
                     stage = stage + 1 == stages ? 0 : stage + 1;
                 }
-                put_slot(n_tok,
+                put_slot(n_tok, 0,
                          slots +
                              (at.tile * p.n_chunks + window + at.chunk) * n_tok * CUDA_TILE_ROWS,
-                         acc);
+                         acc[0]);
                 advance(p, range, warp, &at);
             }
         }

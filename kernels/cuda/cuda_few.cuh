@@ -76,29 +76,36 @@ __device__ static void transpose4(uint32_t v[4])
     }
 }
 
-#define X_AHEAD 8 /* loads of x on their way at once */
+/* Rows of x can be loaded by 16 bytes. */
+__host__ __device__ static inline bool is_aligned(const struct cuda_products &all)
+{
+    return all.x_stride % 8 == 0 && (uintptr_t)all.x % 16 == 0;
+}
 
 /* Puts x of `n_pieces` pieces from `piece` on into shared memory; +0 beyond K. Four lanes read 32 k
  * of a row and exchange, so that each stores 16 bytes of the B operand. All loads of a turn stand
- * before its first store: a turn is one way to memory and back. ROWS: columns that x has room for,
- * or 0: n_tok. */
+ * before its first store: a turn is one way to memory and back. Groups of threads take rows beside
+ * each other. ROWS: columns that x has room for, with rows that are 16-byte aligned and whole
+ * pieces; or 0: n_tok, of any kind. */
 template <int ROWS>
 __device__ static void load_x(const struct cuda_products &all, int piece, int n_pieces, uint32_t *x)
 {
+    constexpr int ahead = ROWS > FEW_ROWS ? 16 : 8, groups = ROWS > FEW_ROWS ? 4 : 1;
+    constexpr int width = FEW_THREADS / groups;
     int64_t k0 = (int64_t)piece * CUDA_PIECE_K, left = all.part[0].order.k - k0;
     int n = n_pieces * (CUDA_PIECE_K / 8), columns = ROWS ? ROWS : all.n_tok;
-    int items = (n + FEW_THREADS - 1) / FEW_THREADS * columns;
-    bool aligned = all.x_stride % 8 == 0 && (uintptr_t)all.x % 16 == 0;
-    for (int first = 0; first < items; first += X_AHEAD) {
-        uint32_t v[X_AHEAD][4] = {};
+    int turns = columns / groups, items = (n + width - 1) / width * turns;
+    int row0 = (int)threadIdx.x / width, at0 = (int)threadIdx.x % width;
+    bool aligned = ROWS || is_aligned(all);
+    for (int first = 0; first < items; first += ahead) {
+        uint32_t v[ahead][4] = {};
 #pragma unroll
-        for (int i = 0; i < X_AHEAD; i++) {
-            int row = (first + i) % columns;
-            int at = (first + i) / columns * FEW_THREADS + (int)threadIdx.x;
+        for (int i = 0; i < ahead; i++) {
+            int row = (first + i) % turns * groups + row0, at = (first + i) / turns * width + at0;
             const uint16_t *from = all.x + row * all.x_stride + k0 + (int64_t)at * 8;
             if (row >= all.n_tok || at >= n)
                 continue;
-            if (aligned && at * 8 + 8 <= left) {
+            if (ROWS || (aligned && at * 8 + 8 <= left)) {
                 uint4 w = *(const uint4 *)(const void *)from;
                 v[i][0] = w.x, v[i][1] = w.y, v[i][2] = w.z, v[i][3] = w.w;
             } else {
@@ -108,9 +115,8 @@ __device__ static void load_x(const struct cuda_products &all, int piece, int n_
             }
         }
 #pragma unroll
-        for (int i = 0; i < X_AHEAD; i++) {
-            int row = (first + i) % columns;
-            int at = (first + i) / columns * FEW_THREADS + (int)threadIdx.x;
+        for (int i = 0; i < ahead; i++) {
+            int row = (first + i) % turns * groups + row0, at = (first + i) / turns * width + at0;
             transpose4(v[i]);
             if (row < all.n_tok && at < n)
                 *(uint4 *)(void *)(x + (at / 4 * columns + row) * 16 + at % 4 * 4) =
@@ -121,10 +127,11 @@ __device__ static void load_x(const struct cuda_products &all, int piece, int n_
 
 /* ---- a piece ------------------------------------------------------------------------------------
  */
-/* x: this lane's 16 bytes of the piece's first 32 k; live says that the lane's column is a row. */
-template <int BITS, enum cuda_scale SCALE, int GROUP>
+/* x: this lane's 16 bytes of the piece's first 32 k, of the first 8 rows; `left` rows stand from
+ * the lane's own on. SETS of 8 rows. */
+template <int BITS, enum cuda_scale SCALE, int GROUP, int SETS>
 __device__ static void run_piece(const uint8_t *piece, int group_shift, const uint8_t *x,
-                                 int x_step, bool live, float acc[4])
+                                 int x_step, int left, float acc[SETS][4])
 {
     constexpr int scales_at = CUDA_TILE_ROWS * CUDA_PIECE_K / 8 * BITS;
     int lane = (int)threadIdx.x % 32;
@@ -135,56 +142,41 @@ __device__ static void run_piece(const uint8_t *piece, int group_shift, const ui
         frag_scale sc;
 #pragma unroll
         for (int pair = 0; pair < 2; pair++) {
-            uint4 b = make_uint4(0, 0, 0, 0);
+            uint4 b[SETS];
             uint32_t a[4];
-            if (live)
-                b = *(const uint4 *)(const void *)(x + (block * 2 + pair) * x_step);
+#pragma unroll
+            for (int s = 0; s < SETS; s++) {
+                b[s] = make_uint4(0, 0, 0, 0);
+                if (s * FEW_ROWS < left)
+                    b[s] = *(const uint4 *)(const void *)(x + (block * 2 + pair) * x_step +
+                                                          s * FEW_ROWS * 64);
+            }
             if constexpr (BITS != CUDA_DENSE) {
                 if (GROUP == GROUP_ANY || GROUP <= 32 || pair == 0)
                     frag_load_scale<BITS, SCALE>(piece + scales_at,
                                                  (block * 2 + pair) >> group_shift, lane, sc);
             }
             frag_step<BITS, SCALE>(words, sc, pair * 2, a);
-            frag_mma(acc, a, b.x, b.y);
+#pragma unroll
+            for (int s = 0; s < SETS; s++)
+                frag_mma(acc[s], a, b[s].x, b[s].y);
             frag_step<BITS, SCALE>(words, sc, pair * 2 + 1, a);
-            frag_mma(acc, a, b.z, b.w);
+#pragma unroll
+            for (int s = 0; s < SETS; s++)
+                frag_mma(acc[s], a, b[s].z, b[s].w);
         }
     }
 }
 
 /* ---- slots --------------------------------------------------------------------------------------
  */
-/* Adds the slots of a batch of tiles and writes its outputs; a warp takes a tile. */
-__device__ static void add_slots(const struct cuda_products &all, int n_chunks, int batch,
-                                 int n_tiles, const float *slots)
-{
-    int per_tile = all.n_tok * CUDA_TILE_ROWS, lane = (int)threadIdx.x % 32;
-    int first = all.descending ? n_chunks - 1 : 0, step = all.descending ? -per_tile : per_tile;
-    for (int i = (int)threadIdx.x / 32; i < n_tiles; i += FEW_WARPS) {
-        int tile = batch + i;
-        const struct cuda_product &part = part_of(all, &tile);
-        int64_t r = (int64_t)tile * CUDA_TILE_ROWS + lane % CUDA_TILE_ROWS;
-        bool inside = r < part.rows;
-        float bias = inside && part.bias ? part.bias[r] : 0.0f;
-        for (int t = lane / CUDA_TILE_ROWS; t < all.n_tok; t += 2) {
-            const float *slot = slots + (i * n_chunks + first) * per_tile + t * CUDA_TILE_ROWS +
-                                lane % CUDA_TILE_ROWS;
-            float total = *slot;
-#pragma unroll 7
-            for (int c = 1; c < n_chunks; c++)
-                total += slot[c * step];
-            if (inside)
-                part.out[t * part.out_stride + r] = part.bias ? total + bias : total;
-        }
-    }
-}
-
-__device__ static void put_slot(int n_tok, float *slot, const float acc[4])
+/* The sums of rows first_row to first_row + 7 of x. */
+__device__ static void put_slot(int n_tok, int first_row, float *slot, const float acc[4])
 {
     int lane = (int)threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int t = lane % 4 * 2 + i % 2;
+        int t = first_row + lane % 4 * 2 + i % 2;
         if (t < n_tok)
             slot[t * CUDA_TILE_ROWS + lane / 4 + i / 2 * 8] = acc[i];
     }

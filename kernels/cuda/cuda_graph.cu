@@ -38,6 +38,11 @@ static struct cuda_graph *find(struct cuda_kern *c, const struct kern_step *s)
     return oldest;
 }
 
+__global__ static void plant_trap(void)
+{
+    __trap();
+}
+
 extern "C" enum err_code cuda_step_begin(struct kern *k, const struct kern_step *s, bool *replayed,
                                          struct err *e)
 {
@@ -45,6 +50,8 @@ extern "C" enum err_code cuda_step_begin(struct kern *k, const struct kern_step 
     struct cuda_graph *g = find(c, s);
     bool seen = g->used > 0;
     g->used = ++c->steps;
+    if (kern_planted() == KERN_FAULT_TRAP)
+        plant_trap<<<1, 1, 0, c->stream>>>();
     if (g->exec) {
         *replayed = true;
         return cuda_checked(cudaGraphLaunch(g->exec, c->stream), "launching a step", e);

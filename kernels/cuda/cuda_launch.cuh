@@ -52,6 +52,30 @@ static inline void launch_clusters(int cluster, void (*kernel)(params...), dim3 
     (void)cudaLaunchKernelEx(&config, kernel, a...);
 }
 
+/* Blocks of a kernel, in clusters of `cluster` and one a multiprocessor, that the device holds at
+ * once: not every group of multiprocessors is a multiple of four. n_sm where it cannot say. */
+template <typename... params>
+static inline int launch_most_blocks(int cluster, void (*kernel)(params...), int threads,
+                                     size_t shared, int n_sm)
+{
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    int clusters = 0;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = (unsigned)cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    config.gridDim = dim3((unsigned)cluster);
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess || clusters < 1) {
+        (void)cudaGetLastError();
+        return n_sm;
+    }
+    return clusters * cluster;
+}
+
 template <typename... params, typename... args>
 static inline void launch_early(void (*kernel)(params...), dim3 grid, int threads, size_t shared,
                                 cudaStream_t stream, const args &...a)

@@ -224,18 +224,28 @@ static bool prefers_many(const struct cuda_products *all)
     return all->n_tok > 8 || (o->bits >= 8 && all->n_tok > 4) || (o->k > 8192 && all->n_tok > 6);
 }
 
-static void run_products(const struct cuda_kern *c, const struct cuda_products *all)
+/* True when the gate is done too, where there is one. */
+static bool run_products(const struct cuda_kern *c, const struct cuda_products *all)
 {
     int path = c->force_path;
     if ((path == CUDA_PATH_AUTO || path == CUDA_PATH_STREAM) && cuda_stream_run(c, all))
-        return;
+        return true;
     if (path == CUDA_PATH_AUTO)
         path = prefers_many(all) ? CUDA_PATH_MANY : CUDA_PATH_FEW;
     if (path == CUDA_PATH_MANY && cuda_many_run(c, all))
-        return;
-    if (path != CUDA_PATH_PLAIN && cuda_few_run(c, all))
-        return;
-    run_plain(all, c->stream);
+        return false;
+    if (path == CUDA_PATH_PLAIN || !cuda_few_run(c, all))
+        run_plain(all, c->stream);
+    return false;
+}
+
+static bool planted_order(const struct cuda_kern *c, int n_tok)
+{
+    enum kern_fault f = kern_planted();
+    return (f == KERN_FAULT_CHUNK_ORDER && n_tok > 1) || f == KERN_FAULT_DEVICE ||
+           (f == KERN_FAULT_LAUNCH && c->base.launch != KERN_LAUNCH_USUAL) ||
+           (f == KERN_FAULT_GRAPH && c->recording) ||
+           (f == KERN_FAULT_PLAIN_C && c->force_path == CUDA_PATH_PLAIN) || kern_planted_order();
 }
 
 /* Parts of one format go in one launch. */
@@ -243,6 +253,7 @@ extern "C" enum err_code cuda_linear(struct kern *k, const struct linear_args *a
 {
     struct cuda_kern *c = cuda_of(k);
     enum kern_fault fault = kern_planted();
+    bool gated = false;
     if (a->n_tok == 0)
         return ERR_OK;
     for (int i = 0; i < a->n_parts;) {
@@ -250,15 +261,21 @@ extern "C" enum err_code cuda_linear(struct kern *k, const struct linear_args *a
         all.n_tok = a->n_tok;
         all.x = (const uint16_t *)a->x;
         all.x_stride = a->x_stride;
-        all.descending = fault == KERN_FAULT_CHUNK_ORDER && a->n_tok > 1;
+        all.descending = planted_order(c, a->n_tok);
         do
             all.part[all.n_parts++] = product_of(&a->part[i++]);
         while (i < a->n_parts &&
                same_format(&all.part[0].order, &cuda_weight_of(a->part[i].w)->order));
-        run_products(c, &all);
+        if (all.n_parts == a->n_parts && fault != KERN_FAULT_NEIGHBOUR)
+            all.gate = a->gate;
+        gated = run_products(c, &all) && all.gate.out;
         for (int j = 0; fault == KERN_FAULT_NEIGHBOUR && j < all.n_parts; j++)
             plant_neighbour<<<(unsigned)((all.part[j].rows + 255) / 256), 256, 0, c->stream>>>(
                 all.part[j], a->n_tok);
+    }
+    if (a->gate.out && !gated) {
+        struct act_mul_args gate = kern_gate_args(a);
+        return cuda_act_mul(k, &gate, e);
     }
     return cuda_launched("linear", e);
 }

@@ -325,6 +325,8 @@ __global__ static void __launch_bounds__(threads_for(BITS, COLUMNS), 1)
     }
 }
 
+#define SLOTS_AHEAD 14 /* loads of a thread on their way at once */
+
 /* Adds the slots of each output in ascending chunk order. */
 __global__ static void add_slots(const __grid_constant__ struct cuda_products all,
                                  const __grid_constant__ struct many_plan p)
@@ -343,10 +345,15 @@ __global__ static void add_slots(const __grid_constant__ struct cuda_products al
         slot += (p.n_chunks - 1) * step;
         step = -step;
     }
-    float total = *slot;
-#pragma unroll 4
-    for (int c = 1; c < p.n_chunks; c++)
-        total += slot[c * step];
+    float total = *slot, next[SLOTS_AHEAD];
+    for (int first = 1; first < p.n_chunks; first += SLOTS_AHEAD) {
+#pragma unroll
+        for (int i = 0; i < SLOTS_AHEAD; i++)
+            next[i] = first + i < p.n_chunks ? slot[(first + i) * step] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < SLOTS_AHEAD; i++)
+            total = first + i < p.n_chunks ? total + next[i] : total;
+    }
     const struct cuda_product &part = all.part[i];
     part.out[t * part.out_stride + r] = part.bias ? total + part.bias[r] : total;
 }

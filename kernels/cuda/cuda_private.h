@@ -104,6 +104,9 @@ enum err_code cuda_weight_load(struct kern *k, const struct ckpt_weight *const *
 void cuda_weight_free(struct kern *k, struct kern_weight *w);
 size_t cuda_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n);
 
+/* cuda_attention_row.cu: attention with the rope that its arguments may hold. */
+enum err_code cuda_rotate_attend(struct kern *k, const struct attention_args *a, struct err *e);
+
 /* cuda_graph.cu */
 enum err_code cuda_step_begin(struct kern *k, const struct kern_step *s, bool *replayed,
                               struct err *e);
@@ -123,6 +126,8 @@ KERN_OPS(X)
 /* ---- for kernels only -------------------------------------------------------------------------
  */
 #ifdef __CUDACC__
+#include "kernels/elem.h"
+
 /* Keeps the first fault. The caller goes on with a number that is in range. */
 __device__ static inline void cuda_fault_set(struct cuda_fault *f, enum cuda_fault_kind kind,
                                              int row, int value, int limit)
@@ -132,6 +137,17 @@ __device__ static inline void cuda_fault_set(struct cuda_fault *f, enum cuda_fau
         f->value = value;
         f->limit = limit;
     }
+}
+
+/* The f32 value of an activation's output. */
+__device__ static inline float cuda_gated(enum act_kind act, float gate, float up, float limit,
+                                          float alpha)
+{
+    if (act == ACT_SILU)
+        return elem_silu_mul(gate, up);
+    if (act == ACT_GELU_TANH)
+        return elem_gelu_tanh_mul(gate, up);
+    return elem_gptoss_mul(gate, up, limit, alpha);
 }
 
 /* The page that holds position pos of row t's sequence. */

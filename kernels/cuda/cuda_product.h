@@ -24,13 +24,16 @@ struct cuda_products {
     int64_t x_stride;
     bool descending; /* planted fault: chunk sums in the wrong order */
     struct cuda_product part[LINEAR_PARTS_MAX];
+    /* Of both parts; the stream alone heeds it. Its tiles are then numbered in turn: tile i of the
+     * gate is 2 i, that of up 2 i + 1, so that whoever has one has the other. */
+    struct linear_gate gate;
 };
 
 /* Which kernel computes a product. All give the same bits. */
 enum cuda_path {
     CUDA_PATH_AUTO,
     CUDA_PATH_PLAIN,  /* one warp a tile, everything in order */
-    CUDA_PATH_STREAM, /* up to 8 rows, common shapes and formats */
+    CUDA_PATH_STREAM, /* up to 8 rows, or 16, common shapes and formats */
     CUDA_PATH_FEW,    /* up to 8 rows */
     CUDA_PATH_MANY    /* more than 8 rows, or any: wgmma */
 };

@@ -185,29 +185,47 @@ extern "C" enum err_code cuda_rms_norm(struct kern *k, const struct rms_norm_arg
 
 /* ---- activation, add, gather --------------------------------------------------------------------
  */
-__global__ static void __launch_bounds__(BLOCK) act_mul_elements(struct act_mul_args a)
+#define ACT_WIDTH 4 /* elements of a thread, neighbours in a row */
+
+__device__ static uint16_t act_element(const struct act_mul_args &a, float gate, float up,
+                                       uint16_t before, bool stale)
+{
+    float y = cuda_gated(a.act, gate, up, a.limit, a.alpha);
+    return stale && isnan(bf16_to_f32(before)) ? before : bf16_from_f32(y);
+}
+
+/* stale: planted, what was a NaN stays one. */
+__global__ static void __launch_bounds__(BLOCK)
+    act_mul_elements(const __grid_constant__ struct act_mul_args a, bool stale)
 {
     begin();
-    int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
+    int64_t i = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) * ACT_WIDTH;
+    uint16_t *out = (uint16_t *)a.out + i;
     if (i >= a.n_rows * a.d)
         return;
-    int64_t in = i / a.d * a.stride + i % a.d;
-    float gate = a.gate[in], up = a.up[in], y;
-    if (a.act == ACT_SILU)
-        y = elem_silu_mul(gate, up);
-    else if (a.act == ACT_GELU_TANH)
-        y = elem_gelu_tanh_mul(gate, up);
-    else
-        y = elem_gptoss_mul(gate, up, a.limit, a.alpha);
-    ((uint16_t *)a.out)[i] = bf16_from_f32(y);
+    if (a.d % ACT_WIDTH == 0 && a.stride % ACT_WIDTH == 0 && (uintptr_t)a.gate % 16 == 0 &&
+        (uintptr_t)a.up % 16 == 0 && (uintptr_t)a.out % 8 == 0) {
+        int64_t in = i / a.d * a.stride + i % a.d;
+        float4 g = *(const float4 *)(const void *)(a.gate + in);
+        float4 u = *(const float4 *)(const void *)(a.up + in);
+        ushort4 b = stale ? *(const ushort4 *)(const void *)out : make_ushort4(0, 0, 0, 0);
+        *(ushort4 *)(void *)out = make_ushort4(
+            act_element(a, g.x, u.x, b.x, stale), act_element(a, g.y, u.y, b.y, stale),
+            act_element(a, g.z, u.z, b.z, stale), act_element(a, g.w, u.w, b.w, stale));
+        return;
+    }
+    for (int64_t j = i; j < MIN2(i + ACT_WIDTH, a.n_rows * a.d); j++, out++) {
+        int64_t in = j / a.d * a.stride + j % a.d;
+        *out = act_element(a, a.gate[in], a.up[in], *out, stale);
+    }
 }
 
 extern "C" enum err_code cuda_act_mul(struct kern *k, const struct act_mul_args *a, struct err *e)
 {
     if (a->n_rows == 0)
         return ERR_OK;
-    launch_early(act_mul_elements, blocks_for(a->n_rows * a->d, BLOCK), BLOCK, 0,
-                 cuda_of(k)->stream, *a);
+    launch_early(act_mul_elements, blocks_for(a->n_rows * a->d, BLOCK * ACT_WIDTH), BLOCK, 0,
+                 cuda_of(k)->stream, *a, kern_planted() == KERN_FAULT_STALE);
     return cuda_launched("act_mul", e);
 }
 

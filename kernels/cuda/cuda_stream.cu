@@ -1,16 +1,22 @@
-/* cuda_stream.cu: linear layers of up to 8 rows in the shapes that models have: K a multiple of 512
- * above 1024, x of all K in shared memory, formats with compiled lengths.
+/* cuda_stream.cu: linear layers of up to 8 rows, and of 4 bits up to 16, in the shapes that models
+ * have: K a multiple of 512 above 1024, x of all K in shared memory, formats with compiled lengths.
  *
  * Work: one block of 16 warps a multiprocessor owns a contiguous run of tiles. A unit is one chunk
  * of one tile, four pieces, and units of a part follow each other in memory: a warp takes every
  * 16th unit of the block's run, whatever tile it is of. Bytes: each weight once. Loads: every warp
  * has a ring of four pieces, so that piece i of any unit has place i, filled by 16-byte
  * asynchronous copies; it waits for nobody while it streams. Where x of a long K would take most of
- * the shared memory, two blocks of a cluster share their tiles, each with half of the chunks.
+ * the shared memory, the blocks of a cluster (2 or 4) share their tiles, each with its share of the
+ * chunks.
  *
  * Order: a unit's chunk sum goes to its slot; when a batch of tiles is through, threads add each
  * output's slots in ascending chunk order: rule 2. All tiles are one batch where the slots fit;
- * else two buffers of slots let warps run on into the next batch.
+ * else two buffers of slots let warps run on into the next batch. With more than 8 rows x leaves
+ * little room for slots: where a block has tiles enough, a warp takes whole tiles instead, with the
+ * totals in registers.
+ *
+ * A gate: tiles of gate and up are numbered in turn (cuda_product.h), and whoever adds the slots
+ * of a pair, or two warps that have its tiles, make the activation of it.
  *
  * The kernel starts early (cuda_launch.cuh). A block takes more than half of a multiprocessor's
  * shared memory, needed or not: where two could stand on one, those of an early start gathered on
@@ -24,6 +30,7 @@
 #define PIECES       4           /* of a unit, and places of a warp's ring */
 #define SHARED_LEAST (116 << 10) /* so that two blocks never fit */
 #define PAIRS_ABOVE  8192        /* longer K are halved between two blocks, but for one row */
+#define MORE_ROWS    16          /* of the forms with two sets of rows */
 
 struct stream_plan {
     int n_tiles, n_chunks;
@@ -35,17 +42,23 @@ struct stream_plan {
 
 /* ---- blocks that share tiles --------------------------------------------------------------------
  */
-template <int PAIR> __device__ static int rank_of_block(void)
+/* Chunks [first, end) of a row belong to block `rank` of a cluster. */
+template <int SHARE> __device__ static int first_chunk(int n_chunks, int rank)
+{
+    return n_chunks * rank / SHARE;
+}
+
+template <int SHARE> __device__ static int rank_of_block(void)
 {
     int rank = 0;
-    if (PAIR > 1)
+    if (SHARE > 1)
         asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
 
-template <int PAIR> __device__ static void sync_blocks(void)
+template <int SHARE> __device__ static void sync_blocks(void)
 {
-    if (PAIR == 1) {
+    if (SHARE == 1) {
         __syncthreads();
         return;
     }
@@ -64,31 +77,128 @@ __device__ static float load_other(const float *mine, int rank)
     return v;
 }
 
-/* add_slots for a pair: each block adds every other tile, block 0's chunks first. */
-__device__ static void add_slots_of_pair(const struct cuda_products &all, int n_chunks, int batch,
-                                         int n_tiles, const float *slots, int rank)
+/* ---- outputs ------------------------------------------------------------------------------------
+ */
+__device__ static void put_plain(const struct cuda_products &all, int tile, int row, int t,
+                                 float total)
 {
-    int per_tile = all.n_tok * CUDA_TILE_ROWS, lane = (int)threadIdx.x % 32;
-    for (int i = (int)threadIdx.x / 32 * 2 + rank; i < n_tiles; i += FEW_WARPS * 2) {
-        int tile = batch + i;
-        const struct cuda_product &part = part_of(all, &tile);
-        int64_t r = (int64_t)tile * CUDA_TILE_ROWS + lane % CUDA_TILE_ROWS;
-        float bias = r < part.rows && part.bias ? part.bias[r] : 0.0f;
-        for (int t = lane / CUDA_TILE_ROWS; t < all.n_tok; t += 2) {
-            float total = 0.0f;
-            int at = t * CUDA_TILE_ROWS + lane % CUDA_TILE_ROWS;
+    const struct cuda_product &part = part_of(all, &tile);
+    int64_t r = (int64_t)tile * CUDA_TILE_ROWS + row;
+    if (r < part.rows)
+        part.out[t * part.out_stride + r] = part.bias ? total + part.bias[r] : total;
+}
+
+/* tile: of the gate. A function by itself: what a small step runs but once comes from memory, so
+ * the code that every launch passes is kept short. */
+__device__ __noinline__ static void put_gated(const struct cuda_products &all, int tile, int row,
+                                              int t, float gate, float up)
+{
+    const struct cuda_product &g = all.part[0], &u = all.part[1];
+    int64_t r = (int64_t)tile * CUDA_TILE_ROWS + row;
+    if (r >= g.rows)
+        return;
+    gate = g.bias ? gate + g.bias[r] : gate;
+    up = u.bias ? up + u.bias[r] : up;
+    ((uint16_t *)all.gate.out)[t * g.rows + r] =
+        bf16_from_f32(cuda_gated(all.gate.act, gate, up, all.gate.limit, all.gate.alpha));
+}
+
+/* The slots of output `at` of tile `tile` of the batch, in ascending chunk order. */
+template <int SHARE>
+__device__ static float total_of(const struct cuda_products &all, int n_chunks, const float *slots,
+                                 int tile, int at)
+{
+    int slot = all.n_tok * CUDA_TILE_ROWS;
+    float total = 0.0f;
+    if constexpr (SHARE == 1) {
+        int step = all.descending ? -slot : slot;
+        const float *from = slots + tile * n_chunks * slot + at;
+        from += all.descending ? (n_chunks - 1) * slot : 0;
+        total = *from;
 #pragma unroll 7
-            for (int c = 0; c < n_chunks; c++) {
-                int chunk = all.descending ? n_chunks - 1 - c : c, half = n_chunks / 2;
-                int owner = chunk >= half, n = owner ? n_chunks - half : half;
-                const float *slot = slots + (i * n + chunk - owner * half) * per_tile + at;
-                float v = load_other(slot, owner);
-                total = c == 0 ? v : total + v;
+        for (int c = 1; c < n_chunks; c++)
+            total += from[c * step];
+    } else {
+        for (int i = 0; i < SHARE; i++) {
+            int owner = all.descending ? SHARE - 1 - i : i;
+            int first = first_chunk<SHARE>(n_chunks, owner);
+            int n = first_chunk<SHARE>(n_chunks, owner + 1) - first;
+#pragma unroll 7
+            for (int j = 0; j < n; j++) {
+                int c = all.descending ? n - 1 - j : j;
+                float v = load_other(slots + (tile * n + c) * slot + at, owner);
+                total = i + j == 0 ? v : total + v;
             }
-            if (r < part.rows)
+        }
+    }
+    return total;
+}
+
+/* Adds the slots of a batch of tiles and writes its outputs. A tile (of a gate: a pair of them) is
+ * one warp's, or where tiles are few the warps of the cluster share its rows of x. */
+template <int SHARE>
+__device__ static void add_slots(const struct cuda_products &all, int n_chunks, int batch,
+                                 int n_tiles, const float *slots, int rank)
+{
+    int lane = (int)threadIdx.x % 32, row = lane % CUDA_TILE_ROWS;
+    int gated = all.gate.out != NULL, n = gated ? n_tiles / 2 : n_tiles, shift = 0;
+    int me = (int)threadIdx.x / 32 * SHARE + rank;
+    while (n << (shift + 1) <= FEW_WARPS * SHARE && 2 << shift < all.n_tok)
+        shift++;
+    for (int i = me >> shift; i < n; i += FEW_WARPS * SHARE >> shift) {
+        int t = (me & ((1 << shift) - 1)) * 2 + lane / CUDA_TILE_ROWS, tile = batch + i;
+        if (gated) {
+            for (; t < all.n_tok; t += 2 << shift) {
+                float total[2] = {};
+#pragma unroll 1
+                for (int half = 0; half < 2; half++) {
+                    total[0] = total[1];
+                    total[1] = total_of<SHARE>(all, n_chunks, slots, 2 * i + half,
+                                               t * CUDA_TILE_ROWS + row);
+                }
+                put_gated(all, batch / 2 + i, row, t, total[0], total[1]);
+            }
+            continue;
+        }
+        const struct cuda_product &part = part_of(all, &tile);
+        int64_t r = (int64_t)tile * CUDA_TILE_ROWS + row;
+        bool inside = r < part.rows;
+        float bias = inside && part.bias ? part.bias[r] : 0.0f;
+        for (; t < all.n_tok; t += 2 << shift) {
+            float total = total_of<SHARE>(all, n_chunks, slots, i, t * CUDA_TILE_ROWS + row);
+            if (inside)
                 part.out[t * part.out_stride + r] = part.bias ? total + bias : total;
         }
     }
+}
+
+/* The totals of a warp's tile. Those of a pair's two tiles meet in the pair's slot: the warp of the
+ * up tile leaves its own there. */
+template <int SETS>
+__device__ static void put_totals(const struct cuda_products &all, int tile, float *slots,
+                                  const float total[SETS][4])
+{
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    bool gated = all.gate.out != NULL, is_up = gated && warp % 2;
+    float *slot = slots + warp / 2 * (SETS * FEW_ROWS * CUDA_TILE_ROWS);
+    if (is_up)
+#pragma unroll
+        for (int s = 0; s < SETS; s++)
+            put_slot(all.n_tok, s * FEW_ROWS, slot, total[s]);
+    if (gated)
+        asm volatile("bar.sync %0, 64;" ::"r"(1 + warp / 2) : "memory");
+#pragma unroll
+    for (int i = 0; i < SETS * 4 && !is_up; i++) {
+        int t = i / 4 * FEW_ROWS + lane % 4 * 2 + i % 2, row = lane / 4 + i % 4 / 2 * 8;
+        if (t >= all.n_tok)
+            continue;
+        if (gated)
+            put_gated(all, tile / 2, row, t, total[i / 4][i % 4], slot[t * CUDA_TILE_ROWS + row]);
+        else
+            put_plain(all, tile, row, t, total[i / 4][i % 4]);
+    }
+    if (gated) /* the slot is free */
+        asm volatile("bar.sync %0, 64;" ::"r"(1 + warp / 2) : "memory");
 }
 
 /* ---- a warp's units -----------------------------------------------------------------------------
@@ -98,6 +208,8 @@ __device__ static const uint8_t *unit_of(const struct cuda_products &all, int ti
                                          int unit_bytes)
 {
     const uint8_t *data = all.part[0].data;
+    if (all.gate.out)
+        return all.part[tile & 1].data + (tile >> 1) * all.part[0].tile_bytes + chunk * unit_bytes;
 #pragma unroll
     for (int i = 0; i + 1 < LINEAR_PARTS_MAX; i++) {
         if (i + 1 >= all.n_parts || tile < all.part[i].n_tiles)
@@ -122,28 +234,57 @@ __device__ static void close_group(void)
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* ROWS: columns that x has room for, at least n_tok. PAIR 2: the two blocks of a cluster have the
- * same tiles and half of the chunks each. */
-template <int BITS, enum cuda_scale SCALE, int GROUP, int ROWS, int PAIR>
+/* Where a warp stands in the run of its block, and how far the unit 16 warps later is. */
+struct stream_unit {
+    int tile, chunk, turn_tiles, turn_chunks;
+};
+
+/* The unit that comes 16 warps later; of whole tiles, the next chunk. */
+template <bool WHOLE> __device__ static void advance(int n_chunks, struct stream_unit *u)
+{
+    if (WHOLE) {
+        if (++u->chunk == n_chunks) {
+            u->chunk = 0;
+            u->tile += FEW_WARPS;
+        }
+        return;
+    }
+    u->tile += u->turn_tiles;
+    u->chunk += u->turn_chunks;
+    if (u->chunk >= n_chunks) {
+        u->chunk -= n_chunks;
+        u->tile++;
+    }
+}
+
+/* ROWS: columns that x has room for, at least n_tok. SHARE: blocks of a cluster, which have the
+ * same tiles and a share of the chunks each. WHOLE: a warp has all chunks of a tile. */
+template <int BITS, enum cuda_scale SCALE, int GROUP, int ROWS, int SHARE, bool WHOLE>
 __global__ static void __launch_bounds__(FEW_THREADS, 1)
     linear_stream(const __grid_constant__ struct cuda_products all,
                   const __grid_constant__ struct stream_plan p)
 {
     extern __shared__ __align__(128) uint8_t shared[];
     constexpr int bytes = piece_bytes_of<BITS, SCALE, GROUP>(), x_step = ROWS * 64;
+    constexpr int sets = (ROWS + FEW_ROWS - 1) / FEW_ROWS;
     launch_trigger();
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, rank = rank_of_block<PAIR>();
-    int run = (int)blockIdx.x / PAIR, n_runs = (int)gridDim.x / PAIR, half = p.n_chunks / PAIR;
-    int first = (int)((int64_t)p.n_tiles * run / n_runs);
-    int end = (int)((int64_t)p.n_tiles * (run + 1) / n_runs);
-    int chunk0 = rank * half, n_chunks = rank == PAIR - 1 ? p.n_chunks - chunk0 : half;
-    int tile = first + warp / n_chunks, chunk = warp % n_chunks;
-    int turn_tiles = FEW_WARPS / n_chunks, turn_chunks = FEW_WARPS % n_chunks;
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, rank = rank_of_block<SHARE>();
+    int run = (int)blockIdx.x / SHARE, n_runs = (int)gridDim.x / SHARE;
+    int per = all.gate.out ? 2 : 1, n = p.n_tiles / per; /* tiles that stay together */
+    int first = (int)((int64_t)n * run / n_runs) * per;
+    int end = (int)((int64_t)n * (run + 1) / n_runs) * per;
+    int chunk0 = first_chunk<SHARE>(p.n_chunks, rank);
+    int n_chunks = first_chunk<SHARE>(p.n_chunks, rank + 1) - chunk0;
+    struct stream_unit at = {first + warp / n_chunks, warp % n_chunks, FEW_WARPS / n_chunks,
+                             FEW_WARPS % n_chunks};
     const uint8_t *ring = shared + warp * PIECES * bytes, *from = NULL;
     uint32_t ring_at = (uint32_t)__cvta_generic_to_shared(ring);
     uint32_t *x = (uint32_t *)(shared + p.x_at);
-    if (tile < end)
-        from = unit_of(all, tile, chunk0 + chunk, PIECES * bytes);
+    bool backwards = WHOLE && all.descending; /* planted fault */
+    if (WHOLE)
+        at = {first + warp, 0, 0, 0};
+    if (at.tile < end)
+        from = unit_of(all, at.tile, backwards ? n_chunks - 1 : chunk0 + at.chunk, PIECES * bytes);
 #pragma unroll
     for (int i = 0; i < PIECES - 1; i++) {
         if (from)
@@ -155,23 +296,21 @@ __global__ static void __launch_bounds__(FEW_THREADS, 1)
     load_x<ROWS>(all, chunk0 * PIECES, n_chunks * PIECES, x);
     __syncthreads();
     const uint8_t *x_lane = (const uint8_t *)x + lane * 16;
-    bool live = lane / 4 < all.n_tok;
-    int buffer = 0, slot = all.n_tok * CUDA_TILE_ROWS;
+    int buffer = 0, slot = all.n_tok * CUDA_TILE_ROWS, left = all.n_tok - lane / 4;
+    float total[sets][4] = {};
     for (int batch = first; batch < end; batch += p.batch_tiles) {
         int stop = MIN2(batch + p.batch_tiles, end);
         float *slots = (float *)(shared + p.slots_at + buffer * p.slots_bytes);
-        while (tile < stop) {
-            float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            const uint8_t *x_unit = x_lane + chunk * (PIECES * 4 * x_step), *next = NULL;
-            float *to = slots + ((tile - batch) * n_chunks + chunk) * slot;
-            tile += turn_tiles;
-            chunk += turn_chunks;
-            if (chunk >= n_chunks) {
-                chunk -= n_chunks;
-                tile++;
-            }
-            if (tile < end)
-                next = unit_of(all, tile, chunk0 + chunk, PIECES * bytes);
+        while (at.tile < stop) {
+            float acc[sets][4] = {};
+            int tile = at.tile, chunk = at.chunk;
+            const uint8_t *next = NULL, *x_unit = x_lane;
+            x_unit += (backwards ? n_chunks - 1 - chunk : chunk) * (PIECES * 4 * x_step);
+            advance<WHOLE>(n_chunks, &at);
+            if (at.tile < end)
+                next =
+                    unit_of(all, at.tile, backwards ? n_chunks - 1 - at.chunk : chunk0 + at.chunk,
+                            PIECES * bytes);
 #pragma unroll
             for (int i = 0; i < PIECES; i++) {
                 constexpr int last = PIECES - 1;
@@ -182,75 +321,122 @@ __global__ static void __launch_bounds__(FEW_THREADS, 1)
                 close_group();
                 wait_groups<PIECES - 1>();
                 __syncwarp();
-                run_piece<BITS, SCALE, GROUP>(ring + i * bytes, GROUP / 64, x_unit + i * 4 * x_step,
-                                              x_step, live, acc);
+                run_piece<BITS, SCALE, GROUP, sets>(ring + i * bytes, GROUP / 64,
+                                                    x_unit + i * 4 * x_step, x_step, left, acc);
                 __syncwarp();
             }
-            put_slot(all.n_tok, to, acc);
             from = next;
+            if constexpr (WHOLE) {
+#pragma unroll
+                for (int i = 0; i < sets * 4; i++)
+                    total[i / 4][i % 4] =
+                        chunk == 0 ? acc[i / 4][i % 4] : total[i / 4][i % 4] + acc[i / 4][i % 4];
+                if (chunk == n_chunks - 1)
+                    put_totals<sets>(all, tile, slots, total);
+            } else {
+                float *to = slots + ((tile - batch) * n_chunks + chunk) * slot;
+#pragma unroll
+                for (int s = 0; s < sets; s++)
+                    put_slot(all.n_tok, s * FEW_ROWS, to, acc[s]);
+            }
         }
-        sync_blocks<PAIR>();
-        if (PAIR == 1)
-            add_slots(all, n_chunks, batch, stop - batch, slots);
-        else
-            add_slots_of_pair(all, p.n_chunks, batch, stop - batch, slots, rank);
+        if (WHOLE)
+            break;
+        sync_blocks<SHARE>();
+        add_slots<SHARE>(all, p.n_chunks, batch, stop - batch, slots, rank);
         buffer ^= p.batch_tiles < end - first;
     }
-    if (PAIR > 1) /* the other block may still read this one's slots */
-        sync_blocks<PAIR>();
+    if (SHARE > 1) /* another block may still read this one's slots */
+        sync_blocks<SHARE>();
 }
 
 /* ---- the host's side ----------------------------------------------------------------------------
  */
 /* Tiles of a batch: all of a block's `most`, or as many as fit in `room` twice; 0: not one. */
-static int plan_batch(int most, int tile_slots, int room)
+static int plan_batch(int most, int tile_slots, int room, int per)
 {
-    return most * tile_slots <= room ? most : room / 2 / tile_slots;
+    return most * tile_slots <= room ? most : room / 2 / tile_slots / per * per;
+}
+
+/* Whole tiles leave no more than a quarter of the warps without one. */
+static bool fills_warps(int most)
+{
+    return 4 * most >= 3 * ((most + FEW_WARPS - 1) / FEW_WARPS * FEW_WARPS);
 }
 
 static bool make_plan(const struct cuda_kern *c, const struct cuda_products *all, int rows,
-                      int pair, struct stream_plan *p, int *n_blocks)
+                      int share, bool whole, int most_blocks, struct stream_plan *p, int *n_blocks)
 {
     const struct cuda_order *o = &all->part[0].order;
+    int per = all->gate.out ? 2 : 1;
     *p = (struct stream_plan){};
     for (int i = 0; i < all->n_parts; i++)
         p->n_tiles += all->part[i].n_tiles;
     p->n_chunks = o->n_pieces / PIECES;
-    int runs = MIN2(c->n_sm / pair, p->n_tiles), most = (p->n_tiles + runs - 1) / runs;
-    int n_chunks = (p->n_chunks + pair - 1) / pair; /* of a block, at most */
+    int runs = MIN2(most_blocks / share, p->n_tiles / per);
+    int most = (p->n_tiles / per + runs - 1) / runs * per;
+    int n_chunks = (p->n_chunks + share - 1) / share; /* of a block, at most */
     int tile_slots = n_chunks * all->n_tok * CUDA_TILE_ROWS * 4;
+    int pair_slots = per == 2 ? FEW_WARPS / 2 * rows * CUDA_TILE_ROWS * 4 : 0;
     int shared = (int)c->shared_max, batch = 0;
-    *n_blocks = runs * pair;
+    *n_blocks = runs * share;
     p->x_at = FEW_WARPS * PIECES * o->piece_bytes;
     p->slots_at = p->x_at + n_chunks * PIECES * CUDA_PIECE_K * 2 * rows;
-    if (p->slots_at < shared)
-        batch = plan_batch(most, tile_slots, shared - p->slots_at);
-    if (batch == 0 || p->n_chunks < pair)
+    if (whole && p->slots_at + pair_slots <= shared && fills_warps(most))
+        batch = most;
+    else if (!whole && p->slots_at < shared)
+        batch = plan_batch(most, tile_slots, shared - p->slots_at, per);
+    /* With so many rows several batches pay only where nothing else takes the K. */
+    if (rows > FEW_ROWS && batch < most && (share == 1 || o->k <= PAIRS_ABOVE))
+        return false;
+    if (batch == 0 || p->n_chunks < share)
         return false;
     p->batch_tiles = batch;
-    p->slots_bytes = batch * tile_slots;
+    p->slots_bytes = whole ? pair_slots : batch * tile_slots;
     p->shared_bytes =
         MAX2(p->slots_at + p->slots_bytes * (batch < most ? 2 : 1), MIN2(SHARED_LEAST, shared));
     return true;
 }
 
-template <int BITS, enum cuda_scale SCALE, int GROUP, int ROWS, int PAIR>
+template <int BITS, enum cuda_scale SCALE, int GROUP, int ROWS, int SHARE, bool WHOLE>
 static bool launch(const struct cuda_kern *c, const struct cuda_products *all)
 {
-    static bool allowed; /* as much shared memory as there is */
+    static int in_clusters; /* blocks on the device at once, of clusters of 4; 0: not asked yet */
     struct stream_plan p;
-    int n_blocks;
-    if (!make_plan(c, all, ROWS, PAIR, &p, &n_blocks))
+    int n_blocks, most_blocks = c->n_sm;
+    auto *kernel = linear_stream<BITS, SCALE, GROUP, ROWS, SHARE, WHOLE>;
+    if (in_clusters == 0) {
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   (int)c->shared_max);
+        in_clusters = SHARE <= 2
+                          ? c->n_sm
+                          : launch_most_blocks(SHARE, kernel, FEW_THREADS, c->shared_max, c->n_sm);
+    }
+    if (SHARE > 2)
+        most_blocks = MIN2(most_blocks, in_clusters);
+    if (!make_plan(c, all, ROWS, SHARE, WHOLE, most_blocks, &p, &n_blocks))
         return false;
     p.no_wait = c->plant_no_wait;
-    if (!allowed) {
-        (void)cudaFuncSetAttribute(linear_stream<BITS, SCALE, GROUP, ROWS, PAIR>,
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->shared_max);
-        allowed = true;
-    }
-    launch_clusters(PAIR, linear_stream<BITS, SCALE, GROUP, ROWS, PAIR>, dim3((unsigned)n_blocks),
-                    FEW_THREADS, (size_t)p.shared_bytes, c->stream, *all, p);
+    launch_clusters(SHARE, kernel, dim3((unsigned)n_blocks), FEW_THREADS, (size_t)p.shared_bytes,
+                    c->stream, *all, p);
     return true;
+}
+
+/* 9 to 16 rows. */
+template <int BITS, enum cuda_scale SCALE, int GROUP>
+static bool launch_more_rows(const struct cuda_kern *c, const struct cuda_products *all)
+{
+    int n_tiles = 0;
+    for (int i = 0; i < all->n_parts; i++)
+        n_tiles += all->part[i].n_tiles;
+    /* Two tiles a block do not pay for its x; of a long K the blocks of a cluster share it. */
+    if (all->part[0].order.k <= PAIRS_ABOVE && n_tiles <= 2 * c->n_sm &&
+        c->force_path != CUDA_PATH_STREAM)
+        return false;
+    return launch<BITS, SCALE, GROUP, MORE_ROWS, 1, true>(c, all) ||
+           launch<BITS, SCALE, GROUP, MORE_ROWS, 1, false>(c, all) ||
+           launch<BITS, SCALE, GROUP, MORE_ROWS, 2, false>(c, all) ||
+           launch<BITS, SCALE, GROUP, MORE_ROWS, 4, false>(c, all);
 }
 
 template <int BITS, enum cuda_scale SCALE, int GROUP>
@@ -258,12 +444,16 @@ static bool launch_rows(const struct cuda_kern *c, const struct cuda_products *a
 {
     bool pair = all->part[0].order.k > PAIRS_ABOVE;
     if (all->n_tok == 1)
-        return launch<BITS, SCALE, GROUP, 1, 1>(c, all);
+        return launch<BITS, SCALE, GROUP, 1, 1, false>(c, all);
     if (all->n_tok <= 4)
-        return pair ? launch<BITS, SCALE, GROUP, 4, 2>(c, all)
-                    : launch<BITS, SCALE, GROUP, 4, 1>(c, all);
-    return pair ? launch<BITS, SCALE, GROUP, FEW_ROWS, 2>(c, all)
-                : launch<BITS, SCALE, GROUP, FEW_ROWS, 1>(c, all);
+        return pair ? launch<BITS, SCALE, GROUP, 4, 2, false>(c, all)
+                    : launch<BITS, SCALE, GROUP, 4, 1, false>(c, all);
+    if (all->n_tok <= FEW_ROWS)
+        return pair ? launch<BITS, SCALE, GROUP, FEW_ROWS, 2, false>(c, all)
+                    : launch<BITS, SCALE, GROUP, FEW_ROWS, 1, false>(c, all);
+    if constexpr (BITS == 4)
+        return launch_more_rows<BITS, SCALE, GROUP>(c, all);
+    return false;
 }
 
 template <int BITS, enum cuda_scale SCALE>
@@ -282,8 +472,9 @@ static bool launch_group(const struct cuda_kern *c, const struct cuda_products *
 bool cuda_stream_run(const struct cuda_kern *c, const struct cuda_products *all)
 {
     const struct cuda_order *o = &all->part[0].order;
-    if (all->n_tok > FEW_ROWS || o->k <= 1024 || o->k % (PIECES * CUDA_PIECE_K))
-        return false; /* chunks of other lengths */
+    if (all->n_tok > MORE_ROWS || o->k <= 1024 || o->k % (PIECES * CUDA_PIECE_K) ||
+        !is_aligned(*all))
+        return false; /* chunks of other lengths, x of another kind */
     if (o->bits == 4 && o->scale == CUDA_SCALE_LOW)
         return launch_group<4, CUDA_SCALE_LOW>(c, all);
     if (o->bits == 8 && o->scale == CUDA_SCALE_FAST)

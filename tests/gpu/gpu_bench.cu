@@ -205,7 +205,7 @@ struct chain {
     uint8_t *reduced;
     struct cuda_weight w[LAYERS][CHAIN];
     float *h, *wide, *weight;
-    void *act;
+    void *act, *gated; /* inputs of products; of the last one of a layer */
     size_t bytes;
 };
 
@@ -265,7 +265,7 @@ static void chain_attend(struct chain *c, int n, int layer)
     r.q_out = c->q;
     r.kv = kv;
     if (!strchr(c->omit, 'r'))
-        need_ok(kern_rope_kv(c->k, &r, &e), &e);
+        a.rope = &r;
     a.rows = &rows;
     a.n_head = CHAIN_HEADS;
     a.n_kv = CHAIN_KV;
@@ -322,6 +322,7 @@ static void chain_open(struct chain *c, struct kern *k, int keys, const char *om
     need_ok(kern_alloc(k, (size_t)64 * 128256 * 4, (void **)&c->wide, &e), &e);
     need_ok(kern_alloc(k, 4096 * 4, (void **)&c->weight, &e), &e);
     need_ok(kern_alloc(k, 64 * 14336 * 2, &c->act, &e), &e);
+    need_ok(kern_alloc(k, 64 * 14336 * 2, &c->gated, &e), &e);
     struct kern_limits limits = {};
     limits.n_tok = limits.n_seq = CHAIN_ROWS;
     limits.n_head = CHAIN_HEADS;
@@ -361,7 +362,7 @@ static void chain_linear(struct chain *c, int n, int layer, int which)
     struct linear_args a = {};
     struct err e = {};
     a.n_tok = n;
-    a.x = c->act;
+    a.x = which == 3 ? c->gated : c->act;
     a.x_stride = c->w[layer][which].base.k;
     a.n_parts = 1;
     a.part[0].w = &c->w[layer][which].base;
@@ -370,27 +371,40 @@ static void chain_linear(struct chain *c, int n, int layer, int which)
     need_ok(kern_linear(c->k, &a, &e), &e);
 }
 
+/* Gate and up as the parts of one product. */
+static void chain_gate_up(struct chain *c, int n, int layer)
+{
+    struct linear_args a = {};
+    struct cuda_weight half[2] = {c->w[layer][2], c->w[layer][2]};
+    struct err e = {};
+    a.n_tok = n;
+    a.x = c->act;
+    a.x_stride = 4096;
+    a.n_parts = 2;
+    for (int i = 0; i < 2; i++) {
+        half[i].base.rows = 14336;
+        half[i].n_tiles /= 2;
+        half[i].data += (size_t)(half[i].n_tiles * i) * half[i].tile_bytes;
+        a.part[i].w = &half[i].base;
+        a.part[i].out = c->wide + 14336 * i;
+        a.part[i].out_stride = 28672;
+    }
+    a.gate.act = ACT_SILU;
+    if (chain_has(c, 'g'))
+        a.gate.out = c->gated;
+    need_ok(kern_linear(c->k, &a, &e), &e);
+}
+
 static void chain_run(struct chain *c, int n)
 {
-    struct err e = {};
     for (int l = 0; l < LAYERS; l++) {
-        struct act_mul_args a = {};
         chain_norm(c, n, l > 0);
         chain_linear(c, n, l, 0);
         if (c->keys)
             chain_attend(c, n, l);
         chain_linear(c, n, l, 1);
         chain_norm(c, n, true);
-        chain_linear(c, n, l, 2);
-        a.n_rows = n;
-        a.d = 14336;
-        a.stride = 28672;
-        a.act = ACT_SILU;
-        a.gate = c->wide;
-        a.up = c->wide + 14336;
-        a.out = c->act;
-        if (chain_has(c, 'g'))
-            need_ok(kern_act_mul(c->k, &a, &e), &e);
+        chain_gate_up(c, n, l);
         chain_linear(c, n, l, 3);
     }
     chain_norm(c, n, true);
