@@ -50,6 +50,7 @@ void experts_limits(const struct hparams *hp, struct kern_limits *l)
 {
     l->k_max = MAX2(l->k_max, hp->d_ff_expert);
     l->rows_max = MAX2(l->rows_max, MAX2(hp->d_ff_expert, (int64_t)hp->n_expert));
+    l->n_used = hp->n_expert_used;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -77,61 +78,53 @@ static struct buffers buffers_of(const struct decoder_pass *f, const struct expe
     return t;
 }
 
-static enum err_code choose(const struct decoder_pass *f, const struct experts *x,
-                            const struct buffers *t, struct err *e)
-{
-    const struct decoder_linear router = {x->router, x->router_bias};
-    struct route_args a = {.n_tok = (int)f->n, .n_expert = f->hp->n_expert};
-    a.n_used = f->hp->n_expert_used;
-    a.logits = t->logits;
-    a.softmax_first = f->hp->softmax_all;
-    a.norm = f->hp->norm_topk;
-    a.expert = t->expert;
-    a.weight = t->weight;
-    a.order = t->order;
-    a.first = t->first;
-    struct route_scale_args scale = {t->n_pairs, a.n_expert, t->expert, x->router_scale, t->weight};
-    enum err_code rc = decoder_linear(f, f->x, f->d, &router, t->logits, e);
-    if (rc == ERR_OK)
-        rc = kern_route(f->s->k, &a, e);
-    return rc == ERR_OK && x->router_scale ? kern_route_scale(f->s->k, &scale, e) : rc;
-}
-
-/* Products of all pairs with their experts' rows of w. */
-static enum err_code multiply(const struct decoder_pass *f, const struct buffers *t, const void *in,
-                              int x_div, struct decoder_linear l, float *out, int64_t out_stride,
-                              struct err *e)
-{
-    struct expert_linear_args a = {.n_pairs = t->n_pairs, .n_expert = f->hp->n_expert};
-    a.x_div = x_div;
-    a.order = t->order;
-    a.first = t->first;
-    a.x = in;
-    a.w = l.w;
-    a.bias = l.bias;
-    a.out = out;
-    a.rows = kern_weight_rows(l.w) / f->hp->n_expert;
-    a.out_stride = out_stride;
-    return kern_expert_linear(f->s->k, &a, e);
-}
-
-/* gate and up side by side in a pair's row, then their product in act. */
+/* The router's choice, then gate and up of the chosen, and their product in act. Only the sum of
+ * the slots reads the weights, so they may be scaled last. */
 static enum err_code run_gated(const struct decoder_pass *f, const struct experts *x,
                                const struct buffers *t, struct err *e)
 {
-    const int64_t ff = f->hp->d_ff_expert;
-    const int used = f->hp->n_expert_used;
-    const struct decoder_linear gate = {x->gate, x->gate_bias}, up = {x->up, x->up_bias};
-    enum err_code rc = multiply(f, t, f->x, used, gate, t->gate_up, 2 * ff, e);
-    if (rc == ERR_OK)
-        rc = multiply(f, t, f->x, used, up, t->gate_up + ff, 2 * ff, e);
-    struct act_mul_args m = {.n_rows = t->n_pairs, .d = ff, .stride = 2 * ff, .act = f->hp->act};
-    m.gate = t->gate_up;
-    m.up = t->gate_up + ff;
-    m.out = t->act;
-    m.limit = f->hp->act_limit;
-    m.alpha = f->hp->act_alpha;
-    return rc == ERR_OK ? kern_act_mul(f->s->k, &m, e) : rc;
+    struct route_args r = {.n_tok = (int)f->n, .n_expert = f->hp->n_expert};
+    struct expert_gated_args a = {.route = &r, .n_pairs = t->n_pairs, .n_expert = r.n_expert};
+    r.n_used = f->hp->n_expert_used;
+    r.logits = t->logits;
+    r.softmax_first = f->hp->softmax_all;
+    r.norm = f->hp->norm_topk;
+    r.expert = t->expert;
+    r.weight = t->weight;
+    r.order = t->order;
+    r.first = t->first;
+    a.x_div = r.n_used;
+    a.order = t->order;
+    a.first = t->first;
+    a.x = f->x;
+    a.gate = x->gate;
+    a.up = x->up;
+    a.gate_bias = x->gate_bias;
+    a.up_bias = x->up_bias;
+    a.rows = f->hp->d_ff_expert;
+    a.act = f->hp->act;
+    a.limit = f->hp->act_limit;
+    a.alpha = f->hp->act_alpha;
+    a.room = t->gate_up;
+    a.out = t->act;
+    struct route_scale_args scale = {t->n_pairs, a.n_expert, t->expert, x->router_scale, t->weight};
+    enum err_code rc = kern_expert_gated(f->s->k, &a, e);
+    return rc == ERR_OK && x->router_scale ? kern_route_scale(f->s->k, &scale, e) : rc;
+}
+
+/* Products of all pairs' activations with their experts' rows of down. */
+static enum err_code run_down(const struct decoder_pass *f, const struct experts *x,
+                              const struct buffers *t, struct err *e)
+{
+    struct expert_linear_args a = {.n_pairs = t->n_pairs, .n_expert = f->hp->n_expert, .x_div = 1};
+    a.order = t->order;
+    a.first = t->first;
+    a.x = t->act;
+    a.w = x->down;
+    a.bias = x->down_bias;
+    a.out = t->y;
+    a.rows = a.out_stride = f->d;
+    return kern_expert_linear(f->s->k, &a, e);
 }
 
 enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
@@ -139,31 +132,31 @@ enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
 {
     const struct model_step *s = f->s;
     const struct buffers t = buffers_of(f, r);
+    const struct decoder_linear router = {x->router, x->router_bias};
     const int used = f->hp->n_expert_used;
     const int64_t ff = f->hp->d_ff_expert, n_expert = f->hp->n_expert;
-    const struct decoder_linear down = {x->down, x->down_bias};
     const bool apart = x->router_norm != NULL;
     enum err_code rc = decoder_norm(f, apart ? x->router_norm : x->norm, e);
     if (rc == ERR_OK)
         rc = model_tap(s, layer, apart ? "router_norm" : "ffn_norm", f->n, f->x, f->d, f->d,
                        f->act_bytes, e);
     if (rc == ERR_OK)
-        rc = choose(f, x, &t, e);
+        rc = decoder_linear(f, f->x, f->d, &router, t.logits, e);
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "router", f->n, t.logits, n_expert, n_expert, sizeof(float), e);
-    if (rc == ERR_OK)
-        rc = model_tap(s, layer, "route", f->n, t.weight, used, used, sizeof(float), e);
     if (rc == ERR_OK && apart)
         rc = decoder_norm(f, x->norm, e);
     if (rc == ERR_OK && apart)
         rc = model_tap(s, layer, "expert_norm", f->n, f->x, f->d, f->d, f->act_bytes, e);
     if (rc == ERR_OK)
         rc = run_gated(f, x, &t, e);
+    if (rc == ERR_OK)
+        rc = model_tap(s, layer, "route", f->n, t.weight, used, used, sizeof(float), e);
     /* The rows of a token's pairs follow each other: hashed as one. */
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "act", f->n, t.act, used * ff, used * ff, f->act_bytes, e);
     if (rc == ERR_OK)
-        rc = multiply(f, &t, t.act, 1, down, t.y, f->d, e);
+        rc = run_down(f, x, &t, e);
     struct combine_args c = {.n_tok = (int)f->n, .n_used = used, .d = f->d, .y = t.y};
     c.weight = t.weight;
     c.out = out;

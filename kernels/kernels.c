@@ -520,6 +520,65 @@ static enum err_code check_expert_linear(const struct expert_linear_args *a, str
     return ERR_OK;
 }
 
+static enum err_code check_expert_gated(const struct expert_gated_args *a, struct err *e)
+{
+    NEED(a->gate && a->up && a->x && a->room && a->out && a->order && a->first,
+         "a pointer is missing");
+    if (a->route) {
+        const struct route_args *r = a->route;
+        enum err_code rc = check_route(r, e);
+        if (rc != ERR_OK)
+            return rc;
+        NEED(r->order == a->order && r->first == a->first && r->n_expert == a->n_expert &&
+                 r->n_tok * r->n_used == a->n_pairs,
+             "a route of %d x %d pairs, or other lists: expected %d", r->n_tok, r->n_used,
+             a->n_pairs);
+    }
+    NEED(a->n_pairs >= 0 && a->n_expert > 0 && a->x_div > 0 && a->rows > 0,
+         "%d pairs, %d experts, divisor %d, %lld rows", a->n_pairs, a->n_expert, a->x_div,
+         (long long)a->rows);
+    NEED(a->gate->rows == a->rows * a->n_expert && a->up->rows == a->gate->rows &&
+             a->up->k == a->gate->k,
+         "matrices of %lld x %lld and %lld x %lld: expected %d x %lld rows of one length",
+         (long long)a->gate->rows, (long long)a->gate->k, (long long)a->up->rows,
+         (long long)a->up->k, a->n_expert, (long long)a->rows);
+    NEED(a->act == ACT_SILU || a->act == ACT_GELU_TANH || a->act == ACT_GPTOSS,
+         "activation %d is unknown", (int)a->act);
+    NEED(a->act != ACT_GPTOSS || (a->limit > 0 && a->alpha > 0),
+         "limit %g, alpha %g: expected positive", (double)a->limit, (double)a->alpha);
+    return ERR_OK;
+}
+
+enum err_code kern_gated_by_parts(struct kern *k, const struct expert_gated_args *a, struct err *e)
+{
+    struct expert_linear_args l = {.n_pairs = a->n_pairs, .n_expert = a->n_expert};
+    struct act_mul_args m = {.n_rows = a->n_pairs, .d = a->rows, .stride = 2 * a->rows};
+    l.x_div = a->x_div;
+    l.order = a->order;
+    l.first = a->first;
+    l.x = a->x;
+    l.w = a->gate;
+    l.bias = a->gate_bias;
+    l.out = a->room;
+    l.rows = a->rows;
+    l.out_stride = 2 * a->rows;
+    enum err_code rc = a->route ? k->table->route(k, a->route, e) : ERR_OK;
+    if (rc == ERR_OK)
+        rc = k->table->expert_linear(k, &l, e);
+    l.w = a->up;
+    l.bias = a->up_bias;
+    l.out = a->room + a->rows;
+    if (rc == ERR_OK)
+        rc = k->table->expert_linear(k, &l, e);
+    m.act = a->act;
+    m.gate = a->room;
+    m.up = a->room + a->rows;
+    m.out = a->out;
+    m.limit = a->limit;
+    m.alpha = a->alpha;
+    return rc == ERR_OK ? k->table->act_mul(k, &m, e) : rc;
+}
+
 static enum err_code check_combine(const struct combine_args *a, struct err *e)
 {
     NEED(a->n_tok >= 0 && a->n_used > 0 && a->d > 0, "%d rows, %d slots of %lld", a->n_tok,

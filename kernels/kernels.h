@@ -247,6 +247,23 @@ struct expert_linear_args {
     int64_t rows, out_stride;
 };
 
+/* out[pair] = act(f(gate) * up), where gate and up are expert_linear with one matrix each, and f is
+ * that of act_mul. With a route, whose order and first are those of the products, that comes first.
+ * The bits are those of the operations one after the other. */
+struct expert_gated_args {
+    const struct route_args *route; /* or NULL */
+    int n_pairs, n_expert, x_div;
+    const int32_t *order, *first;
+    const void *x; /* act */
+    const struct kern_weight *gate, *up;
+    const float *gate_bias, *up_bias; /* [n_expert, rows] or NULL */
+    int64_t rows;
+    enum act_kind act;
+    float limit, alpha; /* ACT_GPTOSS */
+    float *room;        /* [n_pairs, 2 * rows]; holds anything afterwards */
+    void *out;          /* act [n_pairs, rows] */
+};
+
 /* out[t] = sum over slots, ascending, of weight * y[pair]; f32 [n_tok, d]. */
 struct combine_args {
     int n_tok, n_used;
@@ -299,6 +316,7 @@ struct row_hash_args {
     X(route)                                                                                       \
     X(route_scale)                                                                                 \
     X(expert_linear)                                                                               \
+    X(expert_gated)                                                                                \
     X(combine)                                                                                     \
     X(gather)                                                                                      \
     X(logits)                                                                                      \
@@ -314,6 +332,7 @@ KERN_OPS(X)
  * engine through kern_reserve, so that no step allocates. */
 struct kern_limits {
     int n_tok, n_seq, pages_max, n_head, head_dim;
+    int n_used;    /* experts of a row; 0: none */
     int64_t k_max; /* longest input row of any linear */
     int64_t rows_max;
 };

@@ -70,6 +70,10 @@ struct kern {
 enum err_code cpu_open(struct kern **k, const struct kern_options *o, struct err *e);
 const char *const *cpu_isa_list(void);
 
+/* expert_gated as a route, if there is one, two expert_linear and an act_mul of the same backend.
+ */
+enum err_code kern_gated_by_parts(struct kern *k, const struct expert_gated_args *a, struct err *e);
+
 /* ---- weights ----------------------------------------------------------------------------------
  */
 struct kern_weight {

@@ -178,6 +178,21 @@ static void span_expert_linear(const struct kern *k, const struct expert_linear_
     set_rows(x, a->n_pairs, a->out_stride * F32);
 }
 
+static void span_expert_gated(const struct kern *k, const struct expert_gated_args *a,
+                              struct kern_access *x)
+{
+    int64_t out = a->n_pairs * a->rows;
+    if (a->route)
+        span_route(k, a->route, x);
+    reads(x, a->x, a->n_pairs / a->x_div * a->gate->k * word_of(k));
+    if (!a->route) {
+        reads(x, a->order, a->n_pairs * I32);
+        reads(x, a->first, (a->n_expert + 1) * I32);
+    }
+    writes(x, a->room, 2 * out * F32);
+    writes(x, a->out, out * word_of(k));
+}
+
 static void span_combine(const struct kern *k, const struct combine_args *a, struct kern_access *x)
 {
     int64_t pairs = (int64_t)a->n_tok * a->n_used;

@@ -1,6 +1,7 @@
 /* test_cuda_moe.c: routing, products with experts and their combination on a CUDA device against
  * the CPU oracle, byte by byte.
  */
+#include "kernels/cuda/cuda_product.h"
 #include "tests/cuda_rig.h"
 
 static struct rng rng = {.seed = 51};
@@ -50,8 +51,9 @@ static float *draw_logits(size_t n, int values)
 
 static const struct {
     int n_tok, n_expert, n_used;
-} routes[] = {{1, 1, 1},   {1, 4, 2},     {3, 8, 8},    {5, 32, 4},  {33, 60, 4},
-              {7, 128, 8}, {300, 128, 8}, {2, 257, 40}, {2000, 8, 2}};
+} routes[] = {{1, 1, 1},    {1, 4, 2},     {3, 8, 8},    {5, 32, 4},   {33, 60, 4},
+              {7, 128, 8},  {300, 128, 8}, {2, 257, 40}, {2000, 8, 2}, {64, 128, 8},
+              {65, 128, 8}, {32, 256, 32}, {63, 33, 33}, {0, 128, 8},  {17, 32, 4}};
 
 START_TEST(routes_equal_oracle)
 {
@@ -85,20 +87,34 @@ END_TEST
 
 /* ---- products -----------------------------------------------------------------------------------
  */
+#define KIND_CANCEL 4 /* the second 512 k are the first ones negated, both large */
+
+enum spread {
+    SPREAD_ANY,  /* the last expert has no pair */
+    SPREAD_ONE,  /* all pairs are of one expert */
+    SPREAD_FIRST /* a row's slots are the first experts */
+};
+
 struct experts {
     int n_tok, n_expert, n_used;
     int64_t rows;
     bool bias, second; /* second: one input row a pair */
-    int kind;          /* of rig_inputs */
+    int kind;          /* of rig_inputs, or KIND_CANCEL */
+    enum spread spread;
 };
 
-/* Pairs by expert; the last expert has none. */
+/* Pairs by expert. */
 static struct routed draw_routes(const struct experts *x)
 {
     size_t n = (size_t)(x->n_tok * x->n_used), at = 0;
     struct routed r = {malloc(n * 4), malloc(n * 4), calloc((size_t)x->n_expert + 1, 4), NULL};
-    for (size_t p = 0; p < n; p++)
+    for (size_t p = 0; p < n; p++) {
         r.expert[p] = (int32_t)rng_below(&rng, (uint64_t)MAX2(x->n_expert - 1, 1));
+        if (x->spread == SPREAD_ONE)
+            r.expert[p] = x->n_expert / 2;
+        if (x->spread == SPREAD_FIRST)
+            r.expert[p] = (int32_t)p % x->n_used;
+    }
     for (int e = 0; e < x->n_expert; e++) {
         r.first[e] = (int32_t)at;
         for (size_t p = 0; p < n; p++)
@@ -109,51 +125,211 @@ static struct routed draw_routes(const struct experts *x)
     return r;
 }
 
+static uint16_t *draw_inputs(const struct experts *x, int n, int64_t k)
+{
+    uint16_t *in = rig_inputs(&rng, (size_t)(n * k), x->kind == KIND_CANCEL ? 0 : x->kind);
+    for (int64_t t = 0; x->kind == KIND_CANCEL && t < n; t++)
+        for (int64_t i = t * k; i < t * k + 512; i++) {
+            in[i] = bf16_from_f32(65536 * bf16_to_f32(in[i]));
+            in[i + 512] = in[i] ^ 0x8000;
+        }
+    return in;
+}
+
+/* What a product is given on one side. */
+struct given {
+    struct kern *k;
+    struct routed r;
+    const uint16_t *in;
+    const float *bias;
+    size_t n_in; /* words of `in` */
+};
+
+static struct expert_linear_args linear_args(const struct experts *x, const struct given *g,
+                                             const struct kern_weight *w)
+{
+    int n = x->n_tok * x->n_used;
+    return (struct expert_linear_args){
+        .n_pairs = n,
+        .n_expert = x->n_expert,
+        .x_div = x->second ? 1 : x->n_used,
+        .order = rig_put(g->k, g->r.order, (size_t)n * 4),
+        .first = rig_put(g->k, g->r.first, (size_t)(x->n_expert + 1) * 4),
+        .x = rig_put(g->k, g->in, g->n_in * 2),
+        .w = w,
+        .bias = x->bias ? rig_put(g->k, g->bias, (size_t)(x->n_expert * x->rows) * 4) : NULL,
+        .out = rig_put(g->k, NULL, (size_t)(n * (x->rows + 3)) * 4),
+        .rows = x->rows,
+        .out_stride = x->rows + 3};
+}
+
+/* Scratch for the paths that want some; a product's `out` is all NaN before it. */
+static void prepare(struct kern *k, const struct experts *x, int64_t len, void *out, size_t bytes)
+{
+    struct err e = {.text = ""};
+    struct kern_limits l = {.n_tok = x->n_tok,
+                            .n_used = x->n_used,
+                            .n_head = 1,
+                            .head_dim = 1,
+                            .k_max = len,
+                            .rows_max = 1};
+    fix_ok(kern_reserve(k, &l, &e), &e);
+    fix_ok(kern_poison(k, &e), &e);
+    fix_ok(kern_fill(k, out, 0xff, bytes, &e), &e);
+}
+
+/* Ways that a product may take on the device, of cuda_path. */
+struct ways {
+    int n, way[4];
+};
+
+static const struct ways usual = {1, {CUDA_PATH_AUTO}};
+static const struct ways each = {4,
+                                 {CUDA_PATH_AUTO, CUDA_PATH_PLAIN, CUDA_PATH_FEW, CUDA_PATH_MANY}};
+
+static void free_linear(struct kern *k, const struct expert_linear_args *a)
+{
+    kern_free(k, (void *)a->x);
+    kern_free(k, (void *)a->order);
+    kern_free(k, (void *)a->first);
+    kern_free(k, (void *)a->bias);
+    kern_free(k, a->out);
+}
+
+/* The first word of the device's outputs in which a way differs from the oracle, or -1; `fault` is
+ * planted on the device. */
+static int64_t compare_experts(struct rig *rig, struct fix_weight *f, const struct experts *x,
+                               const struct ways *ways, enum kern_fault fault, const char *what)
+{
+    int n = x->n_tok * x->n_used, n_in = x->second ? n : x->n_tok;
+    int64_t k = f->c.dim[1], stride = x->rows + 3, at = -1;
+    size_t words = (size_t)(n * stride);
+    struct given g = {.r = draw_routes(x), .n_in = (size_t)(n_in * k)};
+    uint16_t *in = draw_inputs(x, n_in, k);
+    float *bias = fix_floats(&rng, (size_t)(x->n_expert * x->rows), -1, 1), *expected = NULL;
+    g.in = in;
+    g.bias = bias;
+    for (int s = 0; s < 2; s++) {
+        struct kern_weight *w = fix_load(rig->side[s], f);
+        struct err e = {.text = ""};
+        g.k = rig->side[s];
+        struct expert_linear_args a = linear_args(x, &g, w);
+        for (int i = 0; i < (s ? ways->n : 1); i++) {
+            if (s == 1) {
+                prepare(g.k, x, k, a.out, words * 4);
+                kern_plant(fault);
+                cuda_of(g.k)->force_path = ways->way[i];
+            }
+            fix_ok(kern_expert_linear(g.k, &a, &e), &e);
+            kern_plant(KERN_FAULT_NONE);
+            float *got = rig_get(g.k, a.out, words * 4);
+            if (s == 0) {
+                expected = got;
+                continue;
+            }
+            for (int p = 0; p < n; p++) /* nothing stands behind the rows */
+                for (int64_t j = p * stride + x->rows; j < (p + 1) * stride; j++) {
+                    ck_assert_uint_eq(f32_bits(got[j]), 0xffffffffu);
+                    got[j] = expected[j];
+                }
+            at = rig_differ(expected, got, words, 4);
+            if (fault == KERN_FAULT_NONE)
+                ck_assert_msg(at < 0,
+                              "%s, way %d, %d pairs, %d experts of %lld x %lld: pair %lld row "
+                              "%lld: %08x, expected %08x",
+                              what, ways->way[i], n, x->n_expert, (long long)x->rows, (long long)k,
+                              (long long)(at / stride), (long long)(at % stride), f32_bits(got[at]),
+                              f32_bits(expected[at]));
+            free(got);
+        }
+        free_linear(g.k, &a);
+        kern_weight_free(g.k, w);
+    }
+    free_routed(&g.r);
+    free(in);
+    free(bias);
+    free(expected);
+    return at;
+}
+
 static void check_experts(struct rig *rig, struct fix_weight *f, const struct experts *x,
                           const char *what)
 {
-    int n = x->n_tok * x->n_used, n_in = x->second ? n : x->n_tok;
-    int64_t k = f->c.dim[1], stride = x->rows + 3;
-    struct routed r = draw_routes(x);
-    uint16_t *in = rig_inputs(&rng, (size_t)(n_in * k), x->kind);
-    float *bias = fix_floats(&rng, (size_t)(x->n_expert * x->rows), -1, 1), *got[2];
+    (void)compare_experts(rig, f, x, &usual, KERN_FAULT_NONE, what);
+}
+
+/* The same for gate and up and their activation. */
+static int64_t compare_gated(struct rig *rig, struct fix_weight *gate, struct fix_weight *up,
+                             const struct experts *x, const struct ways *ways, enum act_kind act,
+                             enum kern_fault fault, const char *what)
+{
+    int n = x->n_tok * x->n_used;
+    int64_t k = gate->c.dim[1], at = -1;
+    size_t words = (size_t)(n * x->rows);
+    struct given g = {.r = draw_routes(x), .n_in = (size_t)(x->n_tok * k)};
+    uint16_t *in = draw_inputs(x, x->n_tok, k), *expected = NULL;
+    float *bias = fix_floats(&rng, (size_t)(x->n_expert * x->rows), -1, 1);
+    g.in = in;
+    g.bias = bias;
     for (int s = 0; s < 2; s++) {
-        struct kern *kern = rig->side[s];
-        struct kern_weight *w = fix_load(kern, f);
+        struct kern_weight *w = fix_load(rig->side[s], gate), *v = fix_load(rig->side[s], up);
         struct err e = {.text = ""};
-        struct expert_linear_args a = {
-            .n_pairs = n,
-            .n_expert = x->n_expert,
-            .x_div = x->second ? 1 : x->n_used,
-            .order = rig_put(kern, r.order, (size_t)n * 4),
-            .first = rig_put(kern, r.first, (size_t)(x->n_expert + 1) * 4),
-            .x = rig_put(kern, in, (size_t)(n_in * k) * 2),
-            .w = w,
-            .bias = x->bias ? rig_put(kern, bias, (size_t)(x->n_expert * x->rows) * 4) : NULL,
-            .out = rig_put(kern, NULL, (size_t)(n * stride) * 4),
-            .rows = x->rows,
-            .out_stride = stride};
-        fix_ok(kern_expert_linear(kern, &a, &e), &e);
-        got[s] = rig_get(kern, a.out, (size_t)(n * stride) * 4);
-        kern_free(kern, a.out);
-        kern_free(kern, (void *)a.x);
-        kern_weight_free(kern, w);
+        g.k = rig->side[s];
+        struct expert_linear_args l = linear_args(x, &g, w);
+        struct expert_gated_args a = {.n_pairs = n, .n_expert = x->n_expert, .x_div = x->n_used};
+        a.order = l.order;
+        a.first = l.first;
+        a.x = l.x;
+        a.gate = w;
+        a.up = v;
+        a.gate_bias = l.bias;
+        a.up_bias = l.bias;
+        a.rows = x->rows;
+        a.act = act;
+        a.limit = 2.5f;
+        a.alpha = 1.7f;
+        a.room = rig_put(g.k, NULL, words * 8);
+        a.out = rig_put(g.k, NULL, words * 2);
+        for (int i = 0; i < (s ? ways->n : 1); i++) {
+            if (s == 1) {
+                prepare(g.k, x, k, a.out, words * 2);
+                kern_plant(fault);
+                cuda_of(g.k)->force_path = ways->way[i];
+            }
+            fix_ok(kern_expert_gated(g.k, &a, &e), &e);
+            kern_plant(KERN_FAULT_NONE);
+            uint16_t *got = rig_get(g.k, a.out, words * 2);
+            if (s == 0) {
+                expected = got;
+                continue;
+            }
+            at = rig_differ(expected, got, words, 2);
+            if (fault == KERN_FAULT_NONE)
+                ck_assert_msg(at < 0,
+                              "%s, gated, way %d, %d pairs, %d experts of %lld x %lld: pair %lld "
+                              "row %lld: %04x, expected %04x",
+                              what, ways->way[i], n, x->n_expert, (long long)x->rows, (long long)k,
+                              (long long)(at / x->rows), (long long)(at % x->rows), got[at],
+                              expected[at]);
+            free(got);
+        }
+        free_linear(g.k, &l);
+        kern_free(g.k, a.room);
+        kern_free(g.k, a.out);
+        kern_weight_free(g.k, w);
+        kern_weight_free(g.k, v);
     }
-    int64_t at = rig_differ(got[0], got[1], (size_t)(n * stride), 4);
-    ck_assert_msg(
-        at < 0, "%s, %d pairs, %d experts of %lld x %lld: pair %lld row %lld: %08x, expected %08x",
-        what, n, x->n_expert, (long long)x->rows, (long long)k, (long long)(at / stride),
-        (long long)(at % stride), f32_bits(got[1][at]), f32_bits(got[0][at]));
-    free_routed(&r);
+    free_routed(&g.r);
     free(in);
     free(bias);
-    free(got[0]);
-    free(got[1]);
+    free(expected);
+    return at;
 }
 
 static const struct experts products[] = {
-    {1, 4, 2, 48, false, false, 0}, {1, 4, 2, 37, true, true, 0},    {9, 3, 3, 16, true, false, 1},
-    {40, 5, 2, 50, false, true, 0}, {130, 4, 2, 33, true, false, 3}, {3, 1, 1, 21, false, true, 2},
+    {1, 4, 2, 48, false, false, 0, SPREAD_ANY},  {1, 4, 2, 37, true, true, 0, SPREAD_ANY},
+    {9, 3, 3, 16, true, false, 1, SPREAD_ANY},   {40, 5, 2, 50, false, true, 0, SPREAD_ANY},
+    {130, 4, 2, 33, true, false, 3, SPREAD_ANY}, {3, 1, 1, 21, false, true, 2, SPREAD_ANY},
 };
 
 START_TEST(packed_experts_equal_oracle)
@@ -216,6 +392,222 @@ START_TEST(dense_experts_equal_oracle)
 }
 END_TEST
 
+/* ---- the fast paths -----------------------------------------------------------------------------
+ */
+/* Formats that they take. */
+static struct fix_weight fast_weight(int format, int64_t rows, int64_t k)
+{
+    static const struct qformat affine[] = {
+        {4, 64, DT_BF16}, {8, 64, DT_BF16}, {4, 32, DT_BF16}, {8, 32, DT_BF16}, {4, 128, DT_BF16}};
+    if (format < (int)ARRAY_LEN(affine))
+        return fix_affine(&rng, rows, k / affine[format].group * affine[format].group,
+                          affine[format], affine[format].bits == 4 ? 0.02f : 0.002f);
+    return fix_mx(&rng, rows, k, QFORMAT_MXFP4, FIX_BLOCK_PLAIN);
+}
+
+#define FAST_FORMATS 6
+
+static const int step_rows[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,  13,  14,  15,
+                                16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512};
+
+/* Both products on every path, one shape. */
+static void check_fast(struct rig *r, struct fix_weight *a, struct fix_weight *b,
+                       const struct experts *x, const char *what)
+{
+    static const enum act_kind acts[] = {ACT_SILU, ACT_GELU_TANH, ACT_GPTOSS};
+    static int turn;
+    (void)compare_experts(r, a, x, &each, KERN_FAULT_NONE, what);
+    if (!x->second)
+        (void)compare_gated(r, a, b, x, &each, acts[turn++ % 3], KERN_FAULT_NONE, what);
+}
+
+/* _i: which third of the rows of a step. */
+START_TEST(step_rows_equal_oracle)
+{
+    struct rig r = rig_open();
+    struct fix_weight a = fast_weight(0, 16 * 32, 576), b = fast_weight(0, 16 * 32, 576);
+    for (size_t i = (size_t)_i * 10; i < (size_t)_i * 10 + 10; i++)
+        for (int used = 2; used <= 8; used *= 2) {
+            int n = step_rows[i];
+            struct experts x = {n, 16, used, 32, n % 2 == 0, false, 0, SPREAD_FIRST};
+            check_fast(&r, &a, &b, &x, "first experts");
+            x.spread = SPREAD_ANY;
+            x.second = used == 4;
+            check_fast(&r, &a, &b, &x, "any experts");
+        }
+    fix_weight_free(&a);
+    fix_weight_free(&b);
+    rig_close(&r);
+}
+END_TEST
+
+/* Items of one, four and eight rows, a warp a chunk and a warp a tile; for compute-sanitizer too.
+ */
+START_TEST(few_rows_equal_oracle)
+{
+    struct rig r = rig_open();
+    struct fix_weight a = fast_weight(0, 16 * 32, 576), b = fast_weight(0, 16 * 32, 576);
+    for (int n = 1; n <= 36; n += 7) {
+        struct experts x = {n, 16, 2, 32, true, false, 0, SPREAD_ANY};
+        check_fast(&r, &a, &b, &x, "16 experts");
+    }
+    fix_weight_free(&a);
+    fix_weight_free(&b);
+    rig_close(&r);
+}
+END_TEST
+
+/* _i: format. Lengths of one chunk and of several, whole and cut; rows of whole and half blocks. */
+START_TEST(fast_formats_equal_oracle)
+{
+    static const int64_t lens[] = {128, 256, 320, 768, 1024, 1088, 2048, 2880, 4096};
+    static const int64_t rows[] = {32, 96, 48, 160};
+    static const int steps[] = {1, 6, 23, 80};
+    struct rig r = rig_open();
+    for (size_t l = 0; l < ARRAY_LEN(lens); l++)
+        for (size_t s = 0; s < ARRAY_LEN(steps); s++) {
+            int64_t n_rows = rows[(l + s) % ARRAY_LEN(rows)];
+            struct fix_weight a = fast_weight(_i, 5 * n_rows, lens[l]);
+            struct fix_weight b = fast_weight(_i, 5 * n_rows, lens[l]);
+            struct experts x = {steps[s],         5,         2, n_rows, l % 2 == 0, s % 2 == 1,
+                                (int)(l + s) % 4, SPREAD_ANY};
+            check_fast(&r, &a, &b, &x, qformat_mode(a.c.q));
+            x.spread = SPREAD_ONE;
+            x.second = false;
+            check_fast(&r, &a, &b, &x, qformat_mode(a.c.q));
+            fix_weight_free(&a);
+            fix_weight_free(&b);
+        }
+    rig_close(&r);
+}
+END_TEST
+
+/* More experts than a warp has lanes, few pairs for each: items of one row and of four. */
+START_TEST(many_experts_equal_oracle)
+{
+    struct rig r = rig_open();
+    static const int steps[] = {1, 2, 9, 33, 70};
+    struct fix_weight a = fast_weight(0, 130 * 32, 1088), b = fast_weight(0, 130 * 32, 1088);
+    for (size_t s = 0; s < ARRAY_LEN(steps); s++) {
+        struct experts x = {steps[s], 130, 8, 32, s % 2 == 0, false, 0, SPREAD_ANY};
+        check_fast(&r, &a, &b, &x, "130 experts");
+    }
+    fix_weight_free(&a);
+    fix_weight_free(&b);
+    rig_close(&r);
+}
+END_TEST
+
+/* Weights whose second 512 k are the first: 4 bits, groups of 64. */
+static struct fix_weight repeated_weight(int64_t rows, int64_t k)
+{
+    struct fix_weight w = fast_weight(0, rows, k);
+    for (int64_t r = 0; r < rows; r++) {
+        memcpy(w.data + r * k / 2 + 256, w.data + r * k / 2, 256);
+        memcpy(w.scales + r * k / 32 + 16, w.scales + r * k / 32, 16);
+        memcpy(w.biases + r * k / 32 + 16, w.biases + r * k / 32, 16);
+    }
+    return w;
+}
+
+/* Chunk sums in the wrong order must show, through the activation's rounding too: the first two
+ * cancel each other unless the small ones have been added before. */
+START_TEST(planted_order_shows)
+{
+    struct rig r = rig_open();
+    struct fix_weight a = repeated_weight(8 * 96, 2048), b = repeated_weight(8 * 96, 2048);
+    for (int n = 1; n <= 32; n *= 4) {
+        struct experts x = {n, 8, 2, 96, false, false, KIND_CANCEL, SPREAD_FIRST};
+        ck_assert_int_lt(compare_experts(&r, &a, &x, &usual, KERN_FAULT_NONE, "cancelling"), 0);
+        ck_assert_int_ge(compare_experts(&r, &a, &x, &usual, KERN_FAULT_CHUNK_ORDER, "planted"), 0);
+        ck_assert_int_ge(
+            compare_gated(&r, &a, &b, &x, &usual, ACT_SILU, KERN_FAULT_CHUNK_ORDER, "planted"), 0);
+    }
+    fix_weight_free(&a);
+    fix_weight_free(&b);
+    rig_close(&r);
+}
+END_TEST
+
+/* A route inside the gated product, then the second product with the lists it left: the results of
+ * both sides after the whole chain, and of the device when it replays it as a graph. */
+static const struct {
+    int n_tok, n_expert, n_used;
+} chains[] = {{1, 128, 8}, {2, 128, 8}, {7, 128, 8}, {8, 128, 4},  {9, 128, 8},
+              {3, 32, 4},  {8, 8, 2},   {1, 200, 8}, {40, 128, 8}, {5, 16, 2}};
+
+START_TEST(routed_chain_equals_oracle)
+{
+    enum { D = 576, FF = 64, TURNS = 4 };
+    const int n_tok = chains[_i].n_tok, n_expert = chains[_i].n_expert, used = chains[_i].n_used;
+    const size_t pairs = (size_t)(n_tok * used), n_out = (size_t)n_tok * D;
+    struct rig rig = rig_open();
+    struct fix_weight gate = fast_weight(0, n_expert * FF, D),
+                      up = fast_weight(0, n_expert * FF, D);
+    struct fix_weight down = fast_weight(0, n_expert * (int64_t)D, FF);
+    float *logits = draw_logits((size_t)(n_tok * n_expert), 0), *expected = NULL;
+    uint16_t *in = rig_inputs(&rng, n_out, 0);
+    for (int s = 0; s < 2; s++) {
+        struct kern *k = rig.side[s];
+        struct kern_step step = {.n_tok = n_tok, .n_seq = 1, .n_out = 1, .keys_max = 64};
+        struct err e = {.text = ""};
+        struct route_args r = {.n_tok = n_tok, .n_expert = n_expert, .n_used = used};
+        struct expert_gated_args g = {.route = &r, .n_pairs = (int)pairs, .n_expert = n_expert};
+        struct expert_linear_args l = {.n_pairs = (int)pairs, .n_expert = n_expert, .x_div = 1};
+        struct combine_args c = {.n_tok = n_tok, .n_used = used, .d = D};
+        r.softmax_first = r.norm = true;
+        r.logits = rig_put(k, logits, (size_t)(n_tok * n_expert) * 4);
+        r.expert = rig_put(k, NULL, pairs * 4);
+        r.weight = rig_put(k, NULL, pairs * 4);
+        g.order = l.order = r.order = rig_put(k, NULL, pairs * 4);
+        g.first = l.first = r.first = rig_put(k, NULL, ((size_t)n_expert + 1) * 4);
+        g.x_div = used;
+        g.x = rig_put(k, in, n_out * 2);
+        g.gate = fix_load(k, &gate);
+        g.up = fix_load(k, &up);
+        g.rows = FF;
+        g.act = ACT_SILU;
+        g.room = rig_put(k, NULL, pairs * FF * 8);
+        l.x = g.out = rig_put(k, NULL, pairs * FF * 2);
+        l.w = fix_load(k, &down);
+        l.rows = l.out_stride = D;
+        c.y = l.out = rig_put(k, NULL, pairs * D * 4);
+        c.weight = r.weight;
+        c.out = rig_put(k, NULL, n_out * 4);
+        for (int turn = 0; turn < (s ? TURNS : 1); turn++) {
+            bool replayed = false;
+            fix_ok(kern_fill(k, r.order, 0xff, pairs * 4, &e), &e);
+            fix_ok(kern_fill(k, g.out, 0xff, pairs * FF * 2, &e), &e);
+            fix_ok(kern_fill(k, l.out, 0xff, pairs * D * 4, &e), &e);
+            if (s)
+                fix_ok(kern_step_begin(k, &step, &replayed, &e), &e);
+            if (!replayed) {
+                fix_ok(kern_expert_gated(k, &g, &e), &e);
+                fix_ok(kern_expert_linear(k, &l, &e), &e);
+                fix_ok(kern_combine(k, &c, &e), &e);
+            }
+            if (s && !replayed)
+                fix_ok(kern_step_end(k, false, &e), &e);
+            float *got = rig_get(k, c.out, n_out * 4);
+            if (s == 0) {
+                expected = got;
+                continue;
+            }
+            ck_assert_msg(rig_differ(expected, got, n_out, 4) < 0, "%d rows, %d of %d, turn %d",
+                          n_tok, used, n_expert, turn);
+            free(got);
+        }
+    }
+    free(expected);
+    free(logits);
+    free(in);
+    fix_weight_free(&gate);
+    fix_weight_free(&up);
+    fix_weight_free(&down);
+    rig_close(&rig);
+}
+END_TEST
+
 START_TEST(combination_equals_oracle)
 {
     struct rig r = rig_open();
@@ -251,6 +643,8 @@ static void add_small(TCase *c)
     tcase_add_loop_test(c, routes_equal_oracle, 3, 6);
     tcase_add_loop_test(c, packed_experts_equal_oracle, 2, 4);
     tcase_add_loop_test(c, block_float_experts_equal_oracle, 0, 1);
+    tcase_add_test(c, few_rows_equal_oracle);
+    tcase_add_loop_test(c, routed_chain_equals_oracle, 9, 10);
     tcase_add_test(c, combination_equals_oracle);
 }
 
@@ -260,6 +654,12 @@ static void add_tests(TCase *c)
     tcase_add_loop_test(c, packed_experts_equal_oracle, 0, 6);
     tcase_add_loop_test(c, block_float_experts_equal_oracle, 0, FIX_BLOCKS);
     tcase_add_test(c, dense_experts_equal_oracle);
+    tcase_add_test(c, few_rows_equal_oracle);
+    tcase_add_loop_test(c, step_rows_equal_oracle, 0, ARRAY_LEN(step_rows) / 10);
+    tcase_add_loop_test(c, fast_formats_equal_oracle, 0, FAST_FORMATS);
+    tcase_add_test(c, many_experts_equal_oracle);
+    tcase_add_test(c, planted_order_shows);
+    tcase_add_loop_test(c, routed_chain_equals_oracle, 0, ARRAY_LEN(chains));
     tcase_add_test(c, combination_equals_oracle);
 }
 

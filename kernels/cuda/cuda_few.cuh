@@ -19,7 +19,8 @@
 #define GROUP_ANY   0 /* the length of a group is read, not compiled in */
 
 /* Part and tile in it of a tile of the launch. */
-__device__ static const struct cuda_product &part_of(const struct cuda_products &all, int *tile)
+__device__ static inline const struct cuda_product &part_of(const struct cuda_products &all,
+                                                            int *tile)
 {
     int i = 0;
     while (i + 1 < all.n_parts && *tile >= all.part[i].n_tiles)
@@ -32,6 +33,20 @@ __device__ static const struct cuda_product &part_of(const struct cuda_products 
 __device__ static void copy16(uint32_t to, const uint8_t *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+template <int BYTES> __device__ static void copy_piece(uint32_t to, const uint8_t *from)
+{
+    int at = (int)threadIdx.x % 32 * 16;
+#pragma unroll
+    for (int i = 0; i < BYTES; i += 512)
+        if (i + 512 <= BYTES || at + i < BYTES)
+            copy16(to + (uint32_t)(at + i), from + at + i);
+}
+
+__device__ static void close_group(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 template <int N> __device__ static void wait_groups(void)

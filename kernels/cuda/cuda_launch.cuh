@@ -4,8 +4,9 @@
  * A kernel launched by launch_early must call launch_wait before it reads anything that an earlier
  * kernel wrote and before it writes anything at all: the wait returns when all earlier kernels have
  * ended and their writes are seen. Before it, only what no kernel of a step writes may be read:
- * weights. launch_trigger lets the next early kernel begin; where it stands changes the time alone.
- * Kernels launched in the ordinary way wait by themselves.
+ * weights; and the lists of experts where cuda_kern.lists_stand says so. launch_trigger lets the
+ * next early kernel begin; where it stands changes the time alone. Kernels launched in the ordinary
+ * way wait by themselves.
  *
  * All ask for the largest share of shared memory: a multiprocessor changes its share only when it
  * is empty, so a kernel with another one could not begin beside its predecessor.

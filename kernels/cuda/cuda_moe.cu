@@ -1,178 +1,32 @@
-/* cuda_moe.cu: routing, products with experts, and their combination.
+/* cuda_moe.cu: products with experts: which kernel takes them, and the plain one that takes any;
+ * and the combination of a row's slots.
  *
- * route: a warp a row. The chosen are found one after the other as the greatest below the last, by
- * key and then lower index; exponentials are computed by all lanes and added by every lane in the
- * order of the experts or slots. order_pairs: a block an expert, which counts the pairs of lower
- * experts and writes its own in ascending order; integers alone.
+ * The plain kernel: a block is one tile of 16 weight rows for one expert and loops over the
+ * expert's pairs, 32 at a time; its four warps take a chunk of K each, and the sums of four chunks
+ * at a time are added in ascending order through shared memory: rule 2 as it is written. Bytes: the
+ * expert's weights once for every 32 pairs; experts without a pair are not read. An expert's rows
+ * may begin inside a tile: neighbours compute it both and write their own rows. It is what the
+ * faster kernels must equal, and what takes the shapes that they do not.
  *
- * expert_linear: a block is one tile of 16 weight rows for one expert and loops over the expert's
- * pairs, 32 at a time; its four warps take a chunk of K each, and the sums of four chunks at a time
- * are added in ascending order through shared memory: rule 2 as it is written. Bytes: the expert's
- * weights once for every 32 pairs; experts without a pair are not read. An expert's rows may begin
- * inside a tile: neighbours compute it both and write their own rows.
- *
- * combine: a thread an element, slots ascending.
+ * combine: a thread four elements, or one, slots ascending.
  */
 #include "kernels/cuda/cuda_product.h"
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/cuda_experts.h"
 #include "kernels/cuda/cuda_frag.cuh"
+#include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/mma90.h"
 
 #define WARPS     4
 #define BLOCK     (32 * WARPS)
 #define ALL_LANES 0xffffffffu
 
-/* Nothing is kept between launches. */
 extern "C" size_t cuda_moe_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l)
 {
     (void)c;
-    (void)l;
-    return 0;
-}
-
-/* ---- routing ------------------------------------------------------------------------------------
- */
-/* Greater for a greater logit, then for a lower index; never 0. */
-__device__ static inline uint64_t rank_of(float logit, int index)
-{
-    uint32_t key = (uint32_t)elem_order_key(logit) ^ 0x80000000u;
-    return (uint64_t)key << 32 | (0xffffffffu - (uint32_t)index);
-}
-
-__device__ static inline uint64_t warp_max(uint64_t v)
-{
-    for (int n = 16; n >= 1; n /= 2) {
-        uint64_t other = __shfl_xor_sync(ALL_LANES, (unsigned long long)v, n);
-        v = MAX2(v, other);
-    }
-    return v;
-}
-
-/* sum + the first n of the lanes' values, ascending. */
-__device__ static inline float add_lanes(float sum, float v, int n)
-{
-    for (int i = 0; i < n; i++)
-        sum += __shfl_sync(ALL_LANES, v, i);
-    return sum;
-}
-
-/* The slots' values as they stand in w, added ascending. */
-__device__ static float add_slots(const float *w, int n_used)
-{
-    int lane = (int)threadIdx.x % 32;
-    float sum = 0.0f;
-    for (int s = 0; s < n_used; s += 32) {
-        float v = s + lane < n_used ? w[s + lane] : 0.0f;
-        sum = add_lanes(sum, v, MIN2(32, n_used - s));
-    }
-    return sum;
-}
-
-__global__ static void __launch_bounds__(BLOCK) route_rows(struct route_args a)
-{
-    int t = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    uint64_t last = ~0ull;
-    float max = 0.0f, sum;
-    if (t >= a.n_tok)
-        return;
-    const float *l = a.logits + (int64_t)t * a.n_expert;
-    int32_t *expert = a.expert + (int64_t)t * a.n_used;
-    float *w = a.weight + (int64_t)t * a.n_used;
-    for (int s = 0; s < a.n_used; s++) {
-        uint64_t best = 0;
-        for (int x = lane; x < a.n_expert; x += 32) {
-            uint64_t rank = rank_of(l[x], x);
-            if (rank < last)
-                best = MAX2(best, rank);
-        }
-        last = warp_max(best);
-        int chosen = (int)(0xffffffffu - (uint32_t)last);
-        float logit = l[chosen];
-        if (s == 0)
-            max = logit;
-        if (lane == s % 32) {
-            expert[s] = chosen;
-            w[s] = elem_exp(logit - max);
-        }
-    }
-    __syncwarp();
-    if (a.softmax_first) {
-        float all = 0.0f;
-        for (int x = 0; x < a.n_expert; x += 32) {
-            float v = x + lane < a.n_expert ? elem_exp(l[x + lane] - max) : 0.0f;
-            all = add_lanes(all, v, MIN2(32, a.n_expert - x));
-        }
-        for (int s = lane; s < a.n_used; s += 32)
-            w[s] /= all;
-        __syncwarp();
-    }
-    if (a.softmax_first && !a.norm)
-        return;
-    sum = add_slots(w, a.n_used);
-    for (int s = lane; s < a.n_used; s += 32)
-        w[s] /= sum;
-}
-
-#define ORDER_BLOCK 512
-#define ORDER_WARPS (ORDER_BLOCK / 32)
-
-/* Sum of v over the block, for every thread. */
-__device__ static int block_sum(int v, int *warps)
-{
-    for (int n = 16; n >= 1; n /= 2)
-        v += __shfl_xor_sync(ALL_LANES, v, n);
-    if (threadIdx.x % 32 == 0)
-        warps[threadIdx.x / 32] = v;
-    __syncthreads();
-    v = 0;
-    for (int i = 0; i < ORDER_WARPS; i++)
-        v += warps[i];
-    __syncthreads();
-    return v;
-}
-
-/* Block x: the pairs of expert x. */
-__global__ static void __launch_bounds__(ORDER_BLOCK) order_pairs(struct route_args a)
-{
-    __shared__ int warps[ORDER_WARPS];
-    int n = a.n_tok * a.n_used, x = (int)blockIdx.x, lower = 0;
-    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    for (int p = (int)threadIdx.x; p < n; p += ORDER_BLOCK)
-        lower += a.expert[p] < x;
-    int at = block_sum(lower, warps);
-    if (threadIdx.x == 0) {
-        a.first[x] = at;
-        if (x == a.n_expert - 1)
-            a.first[a.n_expert] = n;
-    }
-    for (int p0 = 0; p0 < n; p0 += ORDER_BLOCK) {
-        int p = p0 + (int)threadIdx.x;
-        bool mine = p < n && a.expert[p] == x;
-        uint32_t lanes = __ballot_sync(ALL_LANES, mine);
-        int before = 0, all = 0;
-        if (lane == 0)
-            warps[warp] = __popc(lanes);
-        __syncthreads();
-        for (int i = 0; i < ORDER_WARPS; i++) {
-            before += i < warp ? warps[i] : 0;
-            all += warps[i];
-        }
-        __syncthreads();
-        if (mine)
-            a.order[at + before + __popc(lanes & ((1u << lane) - 1))] = p;
-        at += all;
-    }
-}
-
-extern "C" enum err_code cuda_route(struct kern *k, const struct route_args *a, struct err *e)
-{
-    cudaStream_t stream = cuda_of(k)->stream;
-    if (a->n_tok > 0)
-        route_rows<<<(unsigned)((a->n_tok + WARPS - 1) / WARPS), BLOCK, 0, stream>>>(*a);
-    order_pairs<<<(unsigned)a->n_expert, ORDER_BLOCK, 0, stream>>>(*a);
-    return cuda_launched("route", e);
+    return cuda_experts_many_scratch_bytes(l);
 }
 
 /* ---- products with experts ----------------------------------------------------------------------
@@ -353,14 +207,10 @@ template <int BITS> static void launch_bits(const struct expert_product *p, cuda
     }
 }
 
-extern "C" enum err_code cuda_expert_linear(struct kern *k, const struct expert_linear_args *a,
-                                            struct err *e)
+static void run_plain(const struct expert_linear_args *a, cudaStream_t stream)
 {
     const struct cuda_weight *w = cuda_weight_of(a->w);
-    cudaStream_t stream = cuda_of(k)->stream;
     struct expert_product p = {};
-    if (a->n_pairs == 0)
-        return ERR_OK;
     p.a = *a;
     p.order = w->order;
     p.data = w->data;
@@ -389,31 +239,168 @@ extern "C" enum err_code cuda_expert_linear(struct kern *k, const struct expert_
         launch<CUDA_DENSE, CUDA_SCALE_FAST>(&p, stream);
         break;
     }
+}
+
+/* ---- choosing -----------------------------------------------------------------------------------
+ */
+#define FEW_PAIRS 8 /* of an expert on average: up to here its weights' bytes are the work */
+
+static bool few_wanted(const struct cuda_kern *c, const struct cuda_experts *x)
+{
+    if (c->force_path != CUDA_PATH_AUTO)
+        return c->force_path == CUDA_PATH_FEW || c->force_path == CUDA_PATH_STREAM;
+    return x->n_pairs <= FEW_PAIRS * x->n_expert;
+}
+
+static bool many_wanted(const struct cuda_kern *c)
+{
+    return c->force_path == CUDA_PATH_AUTO || c->force_path == CUDA_PATH_MANY;
+}
+
+static bool same_format(const struct cuda_order *a, const struct cuda_order *b)
+{
+    return a->bits == b->bits && a->group == b->group && a->scale == b->scale;
+}
+
+static struct cuda_experts experts_of(const struct cuda_kern *c, const struct kern_weight *weight,
+                                      int n_pairs, const int32_t *order)
+{
+    const struct cuda_weight *w = cuda_weight_of(weight);
+    struct cuda_experts x = {};
+    x.n_pairs = n_pairs;
+    x.order = order;
+    x.n_matrices = 1;
+    x.weight = w->order;
+    x.data[0] = w->data;
+    x.tile_bytes = (int64_t)w->tile_bytes;
+    x.descending = kern_planted() == KERN_FAULT_CHUNK_ORDER && n_pairs > 1;
+    x.lists_stand = c->lists_stand == order;
+    return x;
+}
+
+extern "C" enum err_code cuda_expert_linear(struct kern *k, const struct expert_linear_args *a,
+                                            struct err *e)
+{
+    const struct cuda_kern *c = cuda_of(k);
+    struct cuda_experts x = experts_of(c, a->w, a->n_pairs, a->order);
+    x.n_expert = a->n_expert;
+    x.x_div = a->x_div;
+    x.first = a->first;
+    x.x = (const uint16_t *)a->x;
+    x.bias[0] = a->bias;
+    x.rows = a->rows;
+    x.out = a->out;
+    x.out_stride = a->out_stride;
+    if (a->n_pairs == 0)
+        return ERR_OK;
+    if (!(few_wanted(c, &x) && cuda_experts_few_run(c, &x)) &&
+        !(many_wanted(c) && cuda_experts_many_run(c, &x)))
+        run_plain(a, c->stream);
     return cuda_launched("expert_linear", e);
+}
+
+extern "C" enum err_code cuda_expert_gated(struct kern *k, const struct expert_gated_args *a,
+                                           struct err *e)
+{
+    struct cuda_kern *c = cuda_of(k);
+    struct cuda_experts x = experts_of(c, a->gate, a->n_pairs, a->order);
+    x.n_expert = a->n_expert;
+    x.x_div = a->x_div;
+    x.first = a->first;
+    x.x = (const uint16_t *)a->x;
+    x.n_matrices = 2;
+    x.data[1] = cuda_weight_of(a->up)->data;
+    x.bias[0] = a->gate_bias;
+    x.bias[1] = a->up_bias;
+    x.rows = a->rows;
+    x.out = a->room;
+    x.out_stride = 2 * a->rows;
+    x.act = a->act;
+    x.limit = a->limit;
+    x.alpha = a->alpha;
+    x.gated = (uint16_t *)a->out;
+    bool pair = same_format(&x.weight, &cuda_weight_of(a->up)->order) &&
+                (a->gate_bias != NULL) == (a->up_bias != NULL);
+    bool few = pair && a->n_pairs > 0 && few_wanted(c, &x);
+    struct expert_gated_args routed = *a;
+    if (a->route && few && cuda_experts_few_routes(a->route)) {
+        x.route = *a->route;
+        x.lists_stand = false;
+        if (cuda_experts_few_run(c, &x)) {
+            c->lists_stand = a->order;
+            return cuda_launched("expert_gated", e);
+        }
+        x.route = (struct route_args){};
+    }
+    if (a->route) {
+        enum err_code rc = cuda_route(k, a->route, e);
+        routed.route = NULL;
+        x.lists_stand = false;
+        if (rc != ERR_OK)
+            return rc;
+    }
+    if (a->n_pairs == 0)
+        return ERR_OK;
+    if (!(few && cuda_experts_few_run(c, &x)) &&
+        !(pair && many_wanted(c) && cuda_experts_many_run(c, &x)))
+        return kern_gated_by_parts(k, &routed, e);
+    c->lists_stand = a->order;
+    return cuda_launched("expert_gated", e);
 }
 
 /* ---- combining ----------------------------------------------------------------------------------
  */
-#define COMBINE_BLOCK 256
+#define COMBINE_BLOCK 128
 
-__global__ static void __launch_bounds__(COMBINE_BLOCK) combine_elements(struct combine_args a)
+__device__ static inline float times(float w, float y)
+{
+    return w * y;
+}
+
+__device__ static inline float4 times(float w, float4 y)
+{
+    return make_float4(w * y.x, w * y.y, w * y.z, w * y.w);
+}
+
+__device__ static inline float plus_times(float w, float y, float sum)
+{
+    return fmaf(w, y, sum);
+}
+
+__device__ static inline float4 plus_times(float w, float4 y, float4 sum)
+{
+    return make_float4(fmaf(w, y.x, sum.x), fmaf(w, y.y, sum.y), fmaf(w, y.z, sum.z),
+                       fmaf(w, y.w, sum.w));
+}
+
+/* d: of a row, in elements of V. */
+template <typename V>
+__global__ static void __launch_bounds__(COMBINE_BLOCK)
+    combine_elements(struct combine_args a, int64_t d)
 {
     int64_t i = (int64_t)blockIdx.x * COMBINE_BLOCK + threadIdx.x;
-    if (i >= a.n_tok * a.d)
+    launch_wait();
+    launch_trigger();
+    if (i >= a.n_tok * d)
         return;
-    int64_t t = i / a.d, at = i % a.d;
-    const float *w = a.weight + t * a.n_used, *y = a.y + t * a.n_used * a.d + at;
-    float sum = w[0] * y[0];
+    int64_t t = i / d, at = i % d;
+    const float *w = a.weight + t * a.n_used;
+    const V *y = (const V *)(const void *)a.y + t * a.n_used * d + at;
+    V sum = times(w[0], y[0]);
+#pragma unroll 8
     for (int s = 1; s < a.n_used; s++)
-        sum = fmaf(w[s], y[s * a.d], sum);
-    a.out[i] = sum;
+        sum = plus_times(w[s], y[s * d], sum);
+    ((V *)(void *)a.out)[i] = sum;
 }
 
 extern "C" enum err_code cuda_combine(struct kern *k, const struct combine_args *a, struct err *e)
 {
-    int64_t n = a->n_tok * a->d;
-    if (n > 0)
-        combine_elements<<<(unsigned)((n + COMBINE_BLOCK - 1) / COMBINE_BLOCK), COMBINE_BLOCK, 0,
-                           cuda_of(k)->stream>>>(*a);
+    bool four = a->d % 4 == 0 && ((uintptr_t)a->y | (uintptr_t)a->out) % 16 == 0;
+    int64_t d = four ? a->d / 4 : a->d, n = a->n_tok * d;
+    dim3 grid((unsigned)((n + COMBINE_BLOCK - 1) / COMBINE_BLOCK));
+    if (n > 0 && four)
+        launch_early(combine_elements<float4>, grid, COMBINE_BLOCK, 0, cuda_of(k)->stream, *a, d);
+    else if (n > 0)
+        launch_early(combine_elements<float>, grid, COMBINE_BLOCK, 0, cuda_of(k)->stream, *a, d);
     return cuda_launched("combine", e);
 }

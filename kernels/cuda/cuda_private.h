@@ -53,7 +53,7 @@ struct cuda_scratch {
     size_t linear;    /* chunk sums of linear layers and expert products */
     size_t attention; /* split results */
     size_t logits;    /* pieces of top k, sums and hashes */
-    size_t moe;       /* lists of routed rows */
+    size_t moe;       /* rows of x in the order of their experts */
 };
 
 struct cuda_kern {
@@ -72,6 +72,10 @@ struct cuda_kern {
     struct cuda_graph graph[CUDA_GRAPHS];
     struct cuda_graph *recording; /* NULL, or what the launches go to */
     uint64_t steps;
+    /* The order of pairs that is there whenever the next kernel starts, early or not: that of the
+     * last expert_gated, whose kernels waited for the route before they let others begin, or made
+     * it themselves. */
+    const int32_t *lists_stand;
     /* Planted by tests: the norm takes so much longer, and few-row products do not wait for it. */
     int plant_delay_ns;
     bool plant_no_wait;

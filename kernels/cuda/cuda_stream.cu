@@ -220,20 +220,6 @@ __device__ static const uint8_t *unit_of(const struct cuda_products &all, int ti
     return data + tile * all.part[0].tile_bytes + chunk * unit_bytes;
 }
 
-template <int BYTES> __device__ static void copy_piece(uint32_t to, const uint8_t *from)
-{
-    int at = (int)threadIdx.x % 32 * 16;
-#pragma unroll
-    for (int i = 0; i < BYTES; i += 512)
-        if (i + 512 <= BYTES || at + i < BYTES)
-            copy16(to + (uint32_t)(at + i), from + at + i);
-}
-
-__device__ static void close_group(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
 /* Where a warp stands in the run of its block, and how far the unit 16 warps later is. */
 struct stream_unit {
     int tile, chunk, turn_tiles, turn_chunks;
