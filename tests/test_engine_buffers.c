@@ -62,7 +62,7 @@ START_TEST(parts_of_gemma_4_have_lifetimes_too)
         const char *shape, *write, *read;
         int times;
     } want[] = {{"tiny-gemma4-a4b", "experts", "branches", 2},
-                {"tiny-gemma4-a4b", "expert_norm", "expert_linear", 2},
+                {"tiny-gemma4-a4b", "expert_norm", "expert_gated", 2},
                 {"tiny-gemma4-e", "input_act", "linear", 5}};
     struct engine_options o = {.kern = {.device = "cpu", .isa = "auto"}, .ctx = 512};
     o.kern.arith = _i ? KERN_MMA90 : KERN_F32;

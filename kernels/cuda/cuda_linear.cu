@@ -239,13 +239,14 @@ static bool run_products(const struct cuda_kern *c, const struct cuda_products *
     return false;
 }
 
-static bool planted_order(const struct cuda_kern *c, int n_tok)
+static bool planted_order(const struct cuda_kern *c, int n_tok, int64_t k)
 {
     enum kern_fault f = kern_planted();
     return (f == KERN_FAULT_CHUNK_ORDER && n_tok > 1) || f == KERN_FAULT_DEVICE ||
            (f == KERN_FAULT_LAUNCH && c->base.launch != KERN_LAUNCH_USUAL) ||
            (f == KERN_FAULT_GRAPH && c->recording) ||
-           (f == KERN_FAULT_PLAIN_C && c->force_path == CUDA_PATH_PLAIN) || kern_planted_order();
+           (f == KERN_FAULT_PLAIN_C && c->force_path == CUDA_PATH_PLAIN) ||
+           kern_planted_order(0, k);
 }
 
 /* Parts of one format go in one launch. */
@@ -261,7 +262,7 @@ extern "C" enum err_code cuda_linear(struct kern *k, const struct linear_args *a
         all.n_tok = a->n_tok;
         all.x = (const uint16_t *)a->x;
         all.x_stride = a->x_stride;
-        all.descending = planted_order(c, a->n_tok);
+        all.descending = planted_order(c, a->n_tok, a->part[i].w->k);
         do
             all.part[all.n_parts++] = product_of(&a->part[i++]);
         while (i < a->n_parts &&
