@@ -70,6 +70,11 @@ struct kern {
 enum err_code cpu_open(struct kern **k, const struct kern_options *o, struct err *e);
 const char *const *cpu_isa_list(void);
 
+/* ERR_INTERNAL for arguments that no backend must see (kernels_check.c). */
+#define X(op) MUST_USE enum err_code kern_check_##op(const struct op##_args *a, struct err *e);
+KERN_OPS(X)
+#undef X
+
 /* expert_gated as a route, if there is one, two expert_linear and an act_mul of the same backend.
  */
 enum err_code kern_gated_by_parts(struct kern *k, const struct expert_gated_args *a, struct err *e);
