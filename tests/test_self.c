@@ -10,93 +10,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/io.h"
-#include "infer/runner_private.h"
 #include "kernels/kernels_private.h"
-#include "tests/check_main.h"
-#include "tests/tiny_model.h"
-#include "tests/tiny_text.h"
+#include "tests/self_rig.h"
 
 #define ARITHS 2
-
-struct plant {
-    enum kern_fault fault;
-    const char *cell; /* planted before this cell only; NULL: from the start */
-    bool prefix;
-    int batch; /* requests of a step; 0: all */
-};
-
-static void before_way(void *ctx, const char *cell)
-{
-    const struct plant *p = ctx;
-    kern_plant(!p->cell || strcmp(cell, p->cell) == 0 ? p->fault : KERN_FAULT_NONE);
-}
-
-static void on_runner(void *ctx, struct runner *r)
-{
-    const struct plant *p = ctx;
-    if (p->prefix)
-        kv_plant(runner_kv(r), KV_FAULT_PARENT);
-}
 
 static bool with_experts;
 
 static char *make_model(enum tiny_form form)
 {
     struct tiny_model m = with_experts ? tiny_model_experts(false) : tiny_model_default();
-    struct err e = {.text = ""};
-    char *dir = io_join(test_folder(), form == TINY_PACKED ? "packed" : "dense");
     m.form = form;
     m.ctx = 512;
-    if (!io_exists(dir)) {
-        ck_assert_msg(tiny_model_write(dir, &m, &e) == ERR_OK, "%s", e.text);
-        ck_assert_msg(tiny_text_write(dir, &e) == ERR_OK, "%s", e.text);
-    }
-    return dir;
-}
-
-/* Long prompts for splits; two that share their second page but not their first; a conversation. */
-static char *make_prompts(void)
-{
-    char *path = io_join(test_folder(), "p.jsonl");
-    struct strbuf b = {0};
-    for (int i = 0; i < 2; i++) {
-        strbuf_printf(&b, "{\"custom_id\":\"long%d\",\"max_tokens\":4,\"prompt\":\"", i);
-        for (int j = 0; j < 270; j++)
-            strbuf_putc(&b, (char)('a' + (j * (j < 64 ? 3 + i : 5) + j / 7) % 26));
-        strbuf_puts(&b, "\"}\n");
-    }
-    strbuf_puts(&b, "{\"custom_id\":\"draw\",\"prompt\":\"the cat\",\"max_tokens\":3,"
-                    "\"temperature\":1,\"seed\":3}\n"
-                    "{\"custom_id\":\"talk\",\"turns\":[\"one\",\"two\"],\"max_tokens\":3}\n");
-    ck_assert_int_eq(io_write_all(path, b.data, b.len, true, NULL), ERR_OK);
-    strbuf_free(&b);
-    return path;
+    return make_folder(form == TINY_PACKED ? "packed" : "dense", &m);
 }
 
 static void compare(struct self_report *r, int arith, enum tiny_form form, const char *cells,
                     struct plant *plant)
 {
-    struct err e = {.text = ""};
-    struct plant none = {.fault = KERN_FAULT_NONE};
-    char *model = make_model(form), *prompts = make_prompts();
-    struct self_options o = {
-        .path = model,
-        .prompts = prompts,
-        .engine = {.kern = {.device = "cpu", .isa = "auto", .threads = 2}, .kv_tokens = 4096},
-        .repeats = 1,
-        .cells = cells,
-        .ctx = plant ? plant : &none,
-        .before_way = before_way,
-        .on_runner = on_runner};
-    o.engine.batch_seqs = plant ? plant->batch : 0;
-    o.engine.kern.arith = arith ? KERN_MMA90 : KERN_F32;
-    prompt_defaults_init(&o.defaults);
-    enum err_code rc = self_run(r, &o, &e);
-    kern_plant(KERN_FAULT_NONE);
-    ck_assert_msg(rc == ERR_OK, "%s", e.text);
-    free(model);
-    free(prompts);
+    struct kern_options kern = {.device = "cpu", .isa = "auto", .threads = 2};
+    kern.arith = arith ? KERN_MMA90 : KERN_F32;
+    compare_self(r, make_model(form), make_prompts(), &kern, cells, plant);
 }
 
 START_TEST(every_cell_is_the_same_bits)
