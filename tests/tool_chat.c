@@ -6,8 +6,8 @@
  * --spans prints one line a span: "t" or "u" and its text as JSON. Served, a request is u32 length
  * of the template, u32 length of the variables, and both; bos_token, eos_token and their kin are
  * trusted. The answer is u8 status, u32 length of the text and the text (an error's, unless status
- * is 0), then u32 count of spans and for each u8 trusted and u32 length. With --request the messages
- * are made ready first, as those of a request are.
+ * is 0), then u32 count of spans and for each u8 trusted and u32 length. With --request the
+ * messages are made ready first, as those of a request are.
  */
 #include <stdio.h>
 #include <stdlib.h>
