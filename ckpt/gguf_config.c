@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "ckpt/gguf.h"
+#include "ckpt/gguf_keys.h"
 #include "ckpt/names.h"
 #include "common/str.h"
 
@@ -117,6 +118,21 @@ static enum err_code put_row(json_t *o, const struct gguf_meta *m, const char *a
     }
     enum err_code rc = gguf_get_int(m, key, GGUF_REQUIRED, 0, INT32_MAX, &v, e);
     return rc != ERR_OK ? rc : put_key(o, r->hf, json_integer(v), e);
+}
+
+/* What may be left out: as many heads of keys and values as of queries, sharing the width. The
+ * defaults of HF's classes are those of one model. */
+static enum err_code put_heads(json_t *o, struct err *e)
+{
+    const json_t *heads = json_object_get(o, "num_attention_heads");
+    const int64_t n = json_integer_value(heads);
+    const int64_t d = json_integer_value(json_object_get(o, "hidden_size"));
+    enum err_code rc = ERR_OK;
+    if (!json_object_get(o, "num_key_value_heads"))
+        rc = put_key(o, "num_key_value_heads", json_deep_copy(heads), e);
+    if (rc == ERR_OK && !json_object_get(o, "head_dim") && n > 0)
+        rc = put_key(o, "head_dim", json_integer(d / n), e);
+    return rc;
 }
 
 /* ---- rope ------------------------------------------------------------------------------------ */
@@ -337,23 +353,6 @@ static enum err_code put_layer_types(json_t *o, const struct gguf_meta *m, const
     return put_key(o, "layer_types", types, e);
 }
 
-/* HF's defaults are those of one model: here the keys must be there. No key says norm_topk_prob:
- * the architecture always makes the weights of the chosen sum to 1. */
-static enum err_code put_experts(json_t *o, const struct gguf_meta *m, const char *arch,
-                                 bool own_width, struct err *e)
-{
-    static const char *const keys[] = {"expert_count", "expert_used_count",
-                                       "expert_feed_forward_length"};
-    enum err_code rc = ERR_OK;
-    for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(keys) - !own_width; i++) {
-        char key[128];
-        int64_t unused = 0;
-        snprintf(key, sizeof key, "%.60s.%s", arch, keys[i]);
-        rc = gguf_get_int(m, key, GGUF_REQUIRED, 1, INT32_MAX, &unused, e);
-    }
-    return rc == ERR_OK && own_width ? put_key(o, "norm_topk_prob", json_true(), e) : rc;
-}
-
 /* No key says query_pre_attn_scalar: it is the head's size but for the 27B models, which loaders
  * know by their number of layers. */
 static enum err_code put_gemma(json_t *o, const struct gguf_meta *m, const char *arch,
@@ -559,14 +558,18 @@ enum err_code gguf_config_make(struct container *const *files, size_t n_files, j
     if (rc != ERR_OK)
         goto out;
     const char *family = names_family_of_arch(arch, experts > 0);
-    rc = put_family(o, family ? family : arch, e);
+    rc = family ? gguf_keys_need(m, arch, family, e) : ERR_OK;
+    if (rc == ERR_OK)
+        rc = put_family(o, family ? family : arch, e);
     for (size_t i = 0; rc == ERR_OK && i < ARRAY_LEN(rows); i++)
         rc = put_row(o, m, arch, &rows[i], e);
+    if (rc == ERR_OK && family)
+        rc = put_heads(o, e);
     if (rc == ERR_OK && (strcmp(arch, "gemma2") == 0 || strcmp(arch, "gemma3") == 0))
         rc = put_gemma(o, m, arch, e);
-    const bool qwen = family && strcmp(family, "qwen3_moe") == 0;
-    if (rc == ERR_OK && (qwen || (family && strcmp(family, "mixtral") == 0)))
-        rc = put_experts(o, m, arch, qwen, e);
+    /* No key says so: the architecture always makes the weights of the chosen sum to 1. */
+    if (rc == ERR_OK && family && strcmp(family, "qwen3_moe") == 0)
+        rc = put_key(o, "norm_topk_prob", json_true(), e);
     const bool gemma4 = strcmp(arch, "gemma4") == 0;
     if (rc == ERR_OK && gemma4)
         rc = put_gemma4(o, files, n_files, arch, e);

@@ -1,7 +1,7 @@
 /* inspect_config.c: the facts of a config.json alone: what a model of it would have.
  *
- * Every tensor of the family is listed by name and shape, as bf16, the type of published files;
- * nothing is there to be read.
+ * Every tensor of the family is listed by name and shape, as bf16, the type of published files, or
+ * with experts in mxfp4 where the config says so (gpt-oss); nothing is there to be read.
  */
 #include <stdlib.h>
 
@@ -18,6 +18,7 @@ struct listing {
     struct arena *arena;
     struct ckpt_weight *weights; /* NULL: count */
     size_t n;
+    bool mxfp4; /* experts' matrices are stored so */
     bool no_memory;
 };
 
@@ -36,6 +37,12 @@ static void add_tensor(void *ctx, const char *name, int n_dim, const int64_t *di
     w->bytes = 2 * (size_t)(ckpt_weight_rows(w) * ckpt_weight_k(w));
     w->role = names_role(name);
     w->layer = names_layer(name);
+    if (l->mxfp4 && w->role == ROLE_EXPERT && n_dim == 3) {
+        w->enc = CKPT_MX;
+        w->q = QFORMAT_MXFP4;
+        w->bytes = (size_t)ckpt_weight_rows(w) *
+                   (qformat_row_bytes(w->q, ckpt_weight_k(w)) + ckpt_weight_scale_bytes(w));
+    }
     l->no_memory |= !w->name;
 }
 
@@ -44,12 +51,20 @@ static int compare_names(const void *a, const void *b)
     return strcmp(((const struct ckpt_weight *)a)->name, ((const struct ckpt_weight *)b)->name);
 }
 
+static bool says_mxfp4(const json_t *config)
+{
+    const json_t *block = json_object_get(config, "quantization_config");
+    const char *method = json_string_value(json_object_get(block, "quant_method"));
+    return method && strcmp(method, "mxfp4") == 0;
+}
+
 static enum err_code list_weights(struct checkpoint *c, struct arena *arena, struct err *e)
 {
     struct listing l = {.arena = arena};
     family_list(&c->hp, add_tensor, &l);
     const size_t n = l.n;
-    l = (struct listing){arena, arena_array(arena, n + 1, sizeof *l.weights), 0, false};
+    l = (struct listing){.arena = arena, .mxfp4 = says_mxfp4(c->config)};
+    l.weights = arena_array(arena, n + 1, sizeof *l.weights);
     if (!l.weights)
         return arena_error(arena, n, e);
     family_list(&c->hp, add_tensor, &l);

@@ -39,6 +39,21 @@ enum err_code ask_tokens(const struct lm *m, const struct prompt_request *r, jso
     return rc == ERR_OK ? check_ids(m, out, e) : rc;
 }
 
+/* Ids that a request names beside its prompt. */
+static enum err_code check_named(const struct lm *m, const struct prompt_settings *s, struct err *e)
+{
+    const long long n_vocab = engine_hparams(m->engine)->n_vocab;
+    for (int i = 0; i < s->n_stop_ids; i++)
+        if (s->stop_ids[i] < 0 || s->stop_ids[i] >= n_vocab)
+            return err_set(e, ERR_INPUT, "stop_token_ids[%d] is %d, the vocabulary has %lld", i,
+                           s->stop_ids[i], n_vocab);
+    for (int i = 0; i < s->sampling.n_bias; i++)
+        if (s->sampling.bias[i].id < 0 || s->sampling.bias[i].id >= n_vocab)
+            return err_set(e, ERR_INPUT, "logit_bias names token %d, the vocabulary has %lld",
+                           s->sampling.bias[i].id, n_vocab);
+    return ERR_OK;
+}
+
 static enum err_code submit(const struct lm *m, struct runner *runner,
                             const struct prompt_request *r, const struct token_list *prompt,
                             int top_k, bool score, bool rows, void *user, struct err *e)
@@ -49,6 +64,9 @@ static enum err_code submit(const struct lm *m, struct runner *runner,
     int n_stop = 0;
     if (s->n_stop_ids > STOP_IDS_MAX)
         return err_set(e, ERR_INPUT, "%d stop_token_ids, at most %d", s->n_stop_ids, STOP_IDS_MAX);
+    enum err_code rc = check_named(m, s, e);
+    if (rc != ERR_OK)
+        return rc;
     for (int i = 0; i < hp->n_eos && !s->ignore_eos; i++)
         stop_ids[n_stop++] = (int32_t)hp->eos[i];
     for (int i = 0; i < s->n_stop_ids; i++)

@@ -239,6 +239,20 @@ static enum err_code read_settings(const json_t *body, struct prompt_request *r,
 /* ---- forms ------------------------------------------------------------------------------------
  */
 
+/* Keys of parts and messages that bring something other than text. */
+static const char *const media[] = {"image",       "image_url", "images", "input_image", "audio",
+                                    "input_audio", "audio_url", "video",  "video_url",   "videos"};
+
+static const char *find_media(const json_t *object)
+{
+    for (size_t i = 0; i < ARRAY_LEN(media); i++) {
+        const json_t *v = json_object_get(object, media[i]);
+        if (v && !json_is_null(v))
+            return media[i];
+    }
+    return NULL;
+}
+
 /* Content is a text, or a list of parts; images and sounds are parts of other types. */
 static enum err_code check_content(const json_t *content, size_t message, struct err *e)
 {
@@ -246,6 +260,7 @@ static enum err_code check_content(const json_t *content, size_t message, struct
     json_t *part;
     json_array_foreach((json_t *)(uintptr_t)content, i, part)
     {
+        const char *other = find_media(part);
         const char *type = json_string_value(json_object_get(part, "type"));
         if (type && strcmp(type, "text") != 0)
             return err_set(
@@ -253,6 +268,11 @@ static enum err_code check_content(const json_t *content, size_t message, struct
                 "field 'messages'[%zu].content[%zu]: found type '%.32s', expected 'text': "
                 "models run on text only",
                 message, i, type);
+        if (other)
+            return err_set(
+                e, ERR_INPUT,
+                "field 'messages'[%zu].content[%zu]: found '%s': models run on text only", message,
+                i, other);
     }
     return ERR_OK;
 }
@@ -266,6 +286,10 @@ static enum err_code check_messages(const json_t *list, struct err *e)
         if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")))
             return err_set(e, ERR_INPUT, "field 'messages'[%zu]: expected an object with a role",
                            i);
+        const char *other = find_media(m);
+        if (other)
+            return err_set(e, ERR_INPUT,
+                           "field 'messages'[%zu]: found '%s': models run on text only", i, other);
         enum err_code rc = check_content(json_object_get(m, "content"), i, e);
         if (rc != ERR_OK)
             return rc;

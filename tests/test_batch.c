@@ -132,6 +132,47 @@ START_TEST(lines_come_in_order_and_faults_stay_on_their_line)
 }
 END_TEST
 
+START_TEST(what_is_no_text_and_tokens_that_are_not_there_get_error_lines)
+{
+    static const char *const faults[][2] = {
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
+         "{\"url\":\"x\"}}]}]}",
+         "text only"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\","
+         "\"input_audio\":{}}]}]}",
+         "text only"},
+        {"{\"prompt_token_ids\":[65,9999]}", "token 1 of the prompt is 9999, the vocabulary has"},
+        {"{\"prompt\":[9999]}", "token 0 of the prompt is 9999, the vocabulary has"},
+        {"{\"prompt\":\"a\",\"stop_token_ids\":[1,9999]}",
+         "stop_token_ids[1] is 9999, the vocabulary has"},
+        {"{\"prompt\":\"a\",\"logit_bias\":{\"9999\":1}}",
+         "logit_bias names token 9999, the vocabulary has"},
+    };
+    struct strbuf text = {0};
+    for (size_t i = 0; i < ARRAY_LEN(faults); i++)
+        strbuf_printf(&text, "%s\n", faults[i][0]);
+    strbuf_puts(&text, "{\"prompt\":\"a\",\"max_tokens\":1}\n");
+    struct lm *m = open_lm(KERN_F32, 3);
+    char *prompts = prompts_file(text.data);
+    char *out = run(m, options(prompts, NULL), ERR_PARTIAL);
+    ck_assert_int_eq(count_lines(out), (int)ARRAY_LEN(faults) + 1);
+    for (size_t i = 0; i < ARRAY_LEN(faults); i++) {
+        json_t *o = line_at(out, (int)i);
+        const char *said =
+            json_string_value(json_object_get(json_object_get(o, "error"), "message"));
+        ck_assert_msg(said && strstr(said, faults[i][1]), "'%s' lacks '%s'", said, faults[i][1]);
+        json_decref(o);
+    }
+    json_t *o = line_at(out, (int)ARRAY_LEN(faults));
+    ck_assert(json_is_object(json_object_get(o, "response")));
+    json_decref(o);
+    strbuf_free(&text);
+    free(out);
+    free(prompts);
+    lm_close(m);
+}
+END_TEST
+
 START_TEST(a_run_cut_anywhere_and_resumed_gives_the_same_bytes)
 {
     struct lm *m = open_lm(KERN_F32, 4);
@@ -279,6 +320,7 @@ Suite *test_suite(void)
     TCase *t = tcase_create("batch");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, lines_come_in_order_and_faults_stay_on_their_line);
+    tcase_add_test(t, what_is_no_text_and_tokens_that_are_not_there_get_error_lines);
     tcase_add_test(t, a_run_cut_anywhere_and_resumed_gives_the_same_bytes);
     tcase_add_loop_test(t, the_batch_does_not_change_the_answers, 0, 2);
     tcase_add_test(t, prompt_text_never_becomes_a_control_token);

@@ -207,6 +207,9 @@ START_TEST(a_gguf_must_have_the_keys_of_its_experts)
         gguf_string(&m, "general.architecture", "qwen3moe");
         gguf_u32(&m, "qwen3moe.embedding_length", 64);
         gguf_u32(&m, "qwen3moe.block_count", 1);
+        gguf_u32(&m, "qwen3moe.context_length", 128);
+        gguf_f32(&m, "qwen3moe.attention.layer_norm_rms_epsilon", 1e-6F);
+        gguf_f32(&m, "qwen3moe.rope.freq_base", 1e6F);
         gguf_u32(&m, "qwen3moe.feed_forward_length", 96);
         gguf_u32(&m, "qwen3moe.attention.head_count", 2);
         for (size_t i = 0; i < ARRAY_LEN(keys); i++)

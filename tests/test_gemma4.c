@@ -26,6 +26,9 @@ static struct checkpoint *open_gguf(const int32_t *widths, size_t n, int experts
     gguf_string(&m, "general.architecture", "gemma4");
     gguf_u32(&m, "gemma4.embedding_length", 64);
     gguf_u32(&m, "gemma4.block_count", LAYERS);
+    gguf_u32(&m, "gemma4.context_length", 128);
+    gguf_f32(&m, "gemma4.attention.layer_norm_rms_epsilon", 1e-6F);
+    gguf_f32(&m, "gemma4.rope.freq_base", 1e6F);
     if (n == 1)
         gguf_u32(&m, "gemma4.feed_forward_length", (uint32_t)widths[0]);
     else

@@ -262,6 +262,53 @@ START_TEST(what_a_gemma_cannot_run_is_refused_by_its_key)
 }
 END_TEST
 
+/* Every family, the text part of an outer config too, names a word that it does not know. */
+START_TEST(unknown_words_are_named_by_every_family)
+{
+    static const struct {
+        const char *family, *more, *act;
+        bool layer_types;
+    } cases[] = {
+        {"llama", "", "hidden_act", false},
+        {"mistral", "", "hidden_act", true},
+        {"mixtral", ",\"num_local_experts\":4", "hidden_act", false},
+        {"qwen2", "", "hidden_act", true},
+        {"qwen3", "", "hidden_act", true},
+        {"qwen3_moe", ",\"num_experts\":4,\"num_experts_per_tok\":2", "hidden_act", false},
+        {"gpt_oss", ",\"num_local_experts\":4", "hidden_act", true},
+        {"gemma2", "", "hidden_activation", true},
+        {"gemma3_text", "", "hidden_activation", true},
+        {"gemma4_text", ",\"hidden_size_per_layer_input\":0", "hidden_activation", true},
+        {"gemma4_unified_text", "", "hidden_activation", true},
+    };
+    static const char *const types[] = {"chunked_attention", "linear_attention", "mamba"};
+    char base[512], config[1024], words[64];
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        snprintf(base, sizeof base,
+                 "{\"model_type\":\"%s\",\"hidden_size\":64,\"intermediate_size\":96,"
+                 "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+                 "\"head_dim\":16,\"vocab_size\":32%s",
+                 cases[i].family, cases[i].more);
+        const bool nested = str_starts(cases[i].family, "gemma");
+        const bool scaling = !str_starts(cases[i].family, "gemma4");
+        snprintf(config, sizeof config,
+                 nested && !scaling
+                     ? "%s,\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"spiral\"},"
+                       "\"sliding_attention\":{\"rope_type\":\"default\"}}}"
+                     : "%s,\"rope_scaling\":{\"rope_type\":\"spiral\",\"factor\":2}}",
+                 base);
+        bad(config, "'spiral'");
+        snprintf(config, sizeof config, "%s,\"%s\":\"mish\"}", base, cases[i].act);
+        bad(config, "'mish'");
+        for (size_t j = 0; cases[i].layer_types && j < ARRAY_LEN(types); j++) {
+            snprintf(config, sizeof config, "%s,\"layer_types\":[\"%s\"]}", base, types[j]);
+            snprintf(words, sizeof words, "'%s'", types[j]);
+            bad(config, words);
+        }
+    }
+}
+END_TEST
+
 START_TEST(missing_kv_heads_are_the_familys_null_is_all_heads)
 {
     static const char *const config =
@@ -447,6 +494,7 @@ Suite *test_suite(void)
     tcase_add_test(t, gemma_defaults_are_those_of_its_classes);
     tcase_add_test(t, gemma_4_has_experts_beside_the_mlp_and_layers_that_share);
     tcase_add_test(t, what_a_gemma_cannot_run_is_refused_by_its_key);
+    tcase_add_test(t, unknown_words_are_named_by_every_family);
     tcase_add_test(t, missing_kv_heads_are_the_familys_null_is_all_heads);
     tcase_add_test(t, layer_types_win);
     tcase_add_test(t, both_spellings_of_rope_agree);

@@ -93,6 +93,14 @@ START_TEST(what_is_wrong_is_named)
             "only");
     refused("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\"}]}]}",
             "text only");
+    refused("{\"messages\":[{\"role\":\"user\",\"content\":[{\"image\":\"x.png\"}]}]}",
+            "'messages'[0].content[0]: found 'image': models run on text only");
+    refused("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\","
+            "\"audio_url\":{\"url\":\"x\"}}]}]}",
+            "found 'audio_url': models run on text only");
+    refused("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":"
+            "\"b\",\"images\":[\"x\"]}]}",
+            "'messages'[1]: found 'images': models run on text only");
     refused("{\"prompt\": ", "line 1");
     refused("[1]", "expected a JSON object");
     refused("{\"prompt\": \"\xff\"}", "byte 13 is not UTF-8");

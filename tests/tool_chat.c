@@ -1,12 +1,13 @@
 /* tool_chat.c: chat templates on standard input, for comparison with jinja2.
  *
  *   tool_chat TEMPLATE VARS.JSON [--spans] [--trusted KEY]...   one rendering, to stdout
- *   tool_chat --serve                                           many, as a reference drives it
+ *   tool_chat --serve [--request]                               many, as a reference drives it
  *
  * --spans prints one line a span: "t" or "u" and its text as JSON. Served, a request is u32 length
  * of the template, u32 length of the variables, and both; bos_token, eos_token and their kin are
  * trusted. The answer is u8 status, u32 length of the text and the text (an error's, unless status
- * is 0), then u32 count of spans and for each u8 trusted and u32 length.
+ * is 0), then u32 count of spans and for each u8 trusted and u32 length. With --request the
+ * messages are made ready first, as those of a request are.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,17 @@
 
 static const char *const special[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
 
+static bool as_request;
+
+static enum err_code make_ready(json_t *vars, struct err *e)
+{
+    json_t *normal = NULL;
+    enum err_code rc = chat_messages_normalize(json_object_get(vars, "messages"), &normal, e);
+    if (rc == ERR_OK && json_object_set_new(vars, "messages", normal) != 0)
+        rc = err_set(e, ERR_NOMEM, "out of memory");
+    return rc;
+}
+
 static enum err_code render(const char *text, size_t len, const char *vars, size_t n_vars,
                             const char *const *trusted, size_t n_trusted, struct chat_spans *out,
                             struct err *e)
@@ -24,6 +36,8 @@ static enum err_code render(const char *text, size_t len, const char *vars, size
     struct chat_template *t = NULL;
     json_t *json = NULL;
     enum err_code rc = json_parse(vars, n_vars, &json, e);
+    if (rc == ERR_OK && as_request)
+        rc = make_ready(json, e);
     if (rc == ERR_OK)
         rc = chat_compile(&t, text, len, e);
     if (rc == ERR_OK)
@@ -112,7 +126,8 @@ int main(int argc, char **argv)
     const char *trusted[32];
     size_t n_trusted = 0;
     bool spans = false;
-    if (argc == 2 && strcmp(argv[1], "--serve") == 0)
+    as_request = argc == 3 && strcmp(argv[2], "--request") == 0;
+    if ((argc == 2 || as_request) && strcmp(argv[1], "--serve") == 0)
         return serve();
     if (argc < 3)
         return usage();

