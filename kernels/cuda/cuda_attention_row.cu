@@ -1,6 +1,5 @@
 /* cuda_attention_row.cu: rule 4 for steps of single tokens: a block is one split of one row and up
- * to 8 query heads of a kv head. With rope in front where the step asks for it. And the joining of
- * splits.
+ * to 8 query heads of a kv head. With rope in front where the step asks for it.
  *
  * Work: four warps, a warp a tile of 64 keys for the scores, then a quarter of the dims for the
  * weighted sum. Bytes: K and V of the row's keys once for every 8 heads; each half of a page is one
@@ -8,8 +7,8 @@
  * latency of V is hidden by other blocks: three an SM with 128 dims. One fits beside a block of a
  * product (cuda_stream.cu), so that an early start brings K under that.
  *
- * Operands stand the other way round than in cuda_attention.cu: keys (then dims of V) are the 16
- * rows, heads the 8 columns. The instruction's sums do not know the difference.
+ * Operands stand the other way round than in cuda_attention_items.cu: keys (then dims of V) are the
+ * 16 rows, heads the 8 columns. The instruction's sums do not know the difference.
  *
  * Order: tiles ascending. A tile's maximum counts in every later tile of the split, and a maximum
  * is exact in any order, so P of all four tiles is made at once; O and L then take the tiles one by
@@ -31,7 +30,7 @@
 #include "kernels/cuda/cuda_frag.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
 
-#define TILES          (KERN_SPLIT / KERN_TILE)
+#define TILES          SPLIT_TILES
 #define BLOCK          (32 * TILES)
 #define HEADS          8
 #define P_STRIDE       (KERN_SPLIT + 8)
@@ -40,7 +39,7 @@
 
 struct row_plan {
     struct cuda_partials parts;
-    int pieces;   /* of HEADS heads that a kv head's are cut into */
+    struct attention_cut cut;
     bool rotates; /* rope is part of it */
     bool no_wait; /* planted fault */
 };
@@ -348,12 +347,12 @@ __device__ static inline void store_row(const struct attention_args &a, const st
 __device__ static inline bool find_row(const struct attention_args &a, const struct kern_rows &rows,
                                        const struct row_plan &p, struct row_view *v)
 {
-    int group = a.n_head / a.n_kv, piece = (int)blockIdx.y % p.pieces;
+    struct attention_heads h = heads_of(p.cut, (int)blockIdx.y);
     v->row = (int)blockIdx.z;
-    v->kv = (int)blockIdx.y / p.pieces;
-    v->head0 = v->kv * group + piece * HEADS;
-    v->n_heads = MIN2(HEADS, group - piece * HEADS);
-    v->is_first = piece == 0;
+    v->kv = h.kv;
+    v->head0 = h.head0;
+    v->n_heads = h.heads;
+    v->is_first = h.head0 == h.kv * p.cut.group;
     v->split = (int)blockIdx.x;
     v->end = rows.pos[v->row] + 1;
     v->begin = a.window && v->end > a.window ? v->end - a.window : 0;
@@ -466,57 +465,6 @@ __global__ static void __launch_bounds__(BLOCK)
     store_row<DIMS, n_blocks>(a, p, &sh, v, o, l);
 }
 
-/* ---- joining ------------------------------------------------------------------------------------
- */
-#define AHEAD 8 /* records on their way at once */
-
-/* One block is one head of one row; a thread is a dim. */
-__global__ static void __launch_bounds__(BLOCK)
-    join_splits(struct attention_args a, struct kern_rows rows, struct cuda_partials p, int skip)
-{
-    int row = (int)blockIdx.y, head = (int)blockIdx.x, end = rows.pos[row] + 1;
-    int begin = a.window && end > a.window ? end - a.window : 0;
-    int first = begin / KERN_SPLIT, last = (end - 1) / KERN_SPLIT;
-    launch_wait();
-    launch_trigger();
-    if (last - first < skip)
-        return;
-    for (int dim = (int)threadIdx.x; dim < a.head_dim; dim += BLOCK) {
-        float o = 0.0f, l = 0.0f, m = -INFINITY;
-        for (int split = first; split <= last; split += AHEAD) {
-            float xo[AHEAD], xl[AHEAD], xm[AHEAD];
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                int at = p.descending ? first + last - split - i : split + i;
-                const float *x = partial_of(p, row, a.n_head, head, at);
-                bool there = split + i <= last;
-                xo[i] = there ? x[dim] : 0.0f;
-                xl[i] = there ? x[p.dims] : 0.0f;
-                xm[i] = there ? x[p.dims + 1] : 0.0f;
-            }
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                if (split + i > last)
-                    break;
-                float joined = elem_max(xm[i], m);
-                float f = elem_rescale(m, joined, p.c), g = elem_rescale(xm[i], joined, p.c);
-                bool is_first = split + i == first;
-                o = is_first ? xo[i] : fmaf(xo[i], g, o * f);
-                l = is_first ? xl[i] : fmaf(xl[i], g, l * f);
-                m = is_first ? xm[i] : joined;
-            }
-        }
-        store_out(a, row, head, dim, o, end_row(a, head, m, l, p.c));
-    }
-}
-
-extern "C" void cuda_attention_join(const struct cuda_kern *c, const struct attention_args *a,
-                                    const struct cuda_partials *p, int skip)
-{
-    dim3 grid((unsigned)a->n_head, (unsigned)a->rows->n_tok);
-    launch_early(join_splits, grid, BLOCK, 0, c->stream, *a, *a->rows, *p, skip);
-}
-
 /* ---- the host's side ----------------------------------------------------------------------------
  */
 template <int DIMS, bool CAPS>
@@ -526,9 +474,9 @@ static bool launch_caps(const struct cuda_kern *c, const struct attention_args *
     static const struct rope_kv_args none = {};
     static bool allowed;
     constexpr int places = TILES * KERN_TILE * DIMS * 2;
-    int group = a->n_head / a->n_kv;
-    p.pieces = (group + HEADS - 1) / HEADS;
-    dim3 grid((unsigned)p.parts.n_splits, (unsigned)(a->n_kv * p.pieces), (unsigned)a->rows->n_tok);
+    p.cut = cuda_attention_cut(a, HEADS);
+    dim3 grid((unsigned)p.parts.n_splits, (unsigned)(a->n_kv * p.cut.pieces),
+              (unsigned)a->rows->n_tok);
     if (!allowed) {
         (void)cudaFuncSetAttribute(attend_row<DIMS, CAPS>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, places);
@@ -552,6 +500,7 @@ extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct 
 {
     struct row_plan p = {};
     p.parts = cuda_attention_partials(c, a);
+    p.parts.descending |= cuda_attention_late(a);
     p.rotates = a->rope != NULL;
     p.no_wait = c->plant_no_wait;
     if (p.parts.n_splits > 1 && !p.parts.data)
@@ -570,19 +519,4 @@ extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct 
     default:
         return false;
     }
-}
-
-/* What the row kernel does not take, rope included, is two operations. */
-extern "C" enum err_code cuda_rotate_attend(struct kern *k, const struct attention_args *a,
-                                            struct err *e)
-{
-    struct attention_args after = *a;
-    if (!a->rope)
-        return cuda_attention(k, a, e);
-    if (a->rows->n_tok <= a->rows->n_seq && a->rows->n_tok > 0 &&
-        cuda_attention_rows_run(cuda_of(k), a))
-        return cuda_launched("attention", e);
-    enum err_code rc = cuda_rope_kv(k, a->rope, e);
-    after.rope = NULL;
-    return rc == ERR_OK ? cuda_attention(k, &after, e) : rc;
 }
