@@ -343,10 +343,15 @@ __device__ static inline void store_row(const struct attention_args &a, const st
     }
 }
 
-/* False when the split holds no key of the row. */
+/* False when the split holds no key of the row. *page: number of the warp's page, if it has one; it
+ * is asked for beside the position, since each of these reads is a way to memory before the first
+ * copy. */
 __device__ static inline bool find_row(const struct attention_args &a, const struct kern_rows &rows,
-                                       const struct row_plan &p, struct row_view *v)
+                                       const struct row_plan &p, struct row_view *v, int *page)
 {
+    int tile = MIN2((int)blockIdx.x * TILES + (int)threadIdx.x / 32, rows.pages_max - 1);
+    int pos = rows.pos[blockIdx.z];
+    *page = rows.pages[(int64_t)rows.seq[blockIdx.z] * rows.pages_max + tile];
     struct attention_heads h = heads_of(p.cut, (int)blockIdx.y);
     v->row = (int)blockIdx.z;
     v->kv = h.kv;
@@ -354,7 +359,7 @@ __device__ static inline bool find_row(const struct attention_args &a, const str
     v->n_heads = h.heads;
     v->is_first = h.head0 == h.kv * p.cut.group;
     v->split = (int)blockIdx.x;
-    v->end = rows.pos[v->row] + 1;
+    v->end = pos + 1;
     v->begin = a.window && v->end > a.window ? v->end - a.window : 0;
     v->alone = v->begin / KERN_SPLIT == (v->end - 1) / KERN_SPLIT;
     v->first = MAX2(v->begin / KERN_TILE - v->split * TILES, 0);
@@ -384,8 +389,15 @@ __global__ static void __launch_bounds__(BLOCK)
     __shared__ struct row_rotated<DIMS> rotated;
     constexpr int half = KERN_TILE * DIMS, n_blocks = (DIMS / 16 + TILES - 1) / TILES;
     struct row_view v;
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    if (!find_row(a, rows, p, &v)) /* positions and pages are no kernel's work */
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, number;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < TILES; i++) {
+            copy_init(&sh.k_here[i], 1);
+            copy_init(&sh.v_here[i], 1);
+        }
+        copy_init_done();
+    }
+    if (!find_row(a, rows, p, &v, &number)) /* positions and pages are no kernel's work */
         return;
     uint16_t *tiles = (uint16_t *)dynamic, *keys = tiles + warp * half; /* then values */
     const uint16_t *page = NULL;
@@ -394,17 +406,7 @@ __global__ static void __launch_bounds__(BLOCK)
     int fresh = p.rotates && (v.end - 1) / KERN_SPLIT == v.split ? v.last : TILES;
     int fresh_key = (v.end - 1) % KERN_TILE;
     if (mine)
-        page = (const uint16_t *)a.kv +
-               ((int64_t)cuda_page(rows, v.row, (v.split * TILES + warp) * KERN_TILE) * a.n_kv +
-                v.kv) *
-                   2 * half;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < TILES; i++) {
-            copy_init(&sh.k_here[i], 1);
-            copy_init(&sh.v_here[i], 1);
-        }
-        copy_init_done();
-    }
+        page = (const uint16_t *)a.kv + ((int64_t)number * a.n_kv + v.kv) * 2 * half;
     __syncthreads();
     if (!p.rotates) {
         launch_wait();

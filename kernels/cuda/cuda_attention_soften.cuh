@@ -49,23 +49,33 @@ __device__ static inline float divide_short(float n, float d, float inverse)
 #define SOFTCAP_MOST  0x1p20f
 
 /* elem_softcap: the same bits for |x| from 2^-60 on and a NaN; smaller ones may be rounded another
- * way, and no P, maximum or factor that is not 2^0 sees it. From 64 caps on tanh is 1. */
+ * way, and no P, maximum or factor that is not 2^0 sees it. From 20 caps on tanh is 1, so that its
+ * e^-2a is never small: n is added to the exponent of the polynomial. */
 __device__ static inline float softcap_short(float x, float cap, float inverse)
 {
-    asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(64.0f * cap));
-    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(-64.0f * cap));
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(20.0f * cap));
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(-20.0f * cap));
     x = divide_short(x, cap, inverse);
-    float a = elem_float(elem_bits(x) & 0x7fffffffu);
-    float t = elem_exp(-2.0f * a), d = 1.0f + t, y, z = x * x;
+    float a = elem_float(elem_bits(x) & 0x7fffffffu), b = -2.0f * a, y, z = x * x;
+    float rounded = fmaf(b, ELEM_LOG2E, ELEM_ROUND), n = rounded - ELEM_ROUND;
+    float f = fmaf(n, -ELEM_LN2_LO, fmaf(n, -ELEM_LN2, b));
+    float t = 0x1.6a244cp-10f;
+    t = fmaf(t, f, 0x1.1239d4p-7f);
+    t = fmaf(t, f, 0x1.5558f2p-5f);
+    t = fmaf(t, f, 0x1.555492p-3f);
+    t = fmaf(t, f, 0x1.fffffcp-2f);
+    t = fmaf(t, f, 1.0f);
+    t = fmaf(t, f, 1.0f);
+    t = elem_float(elem_bits(rounded) * 0x800000u + elem_bits(t));
+    float d = 1.0f + t;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(d));
-    y = fmaf(fmaf(-d, y, 1.0f), y, y);
-    float big = divide_short(1.0f - t, d, y);
+    float big = divide_short(1.0f - t, d, fmaf(fmaf(-d, y, 1.0f), y, y));
     float p = -0x1.75e1c4p-8f;
     p = fmaf(p, z, 0x1.52269ap-6f);
     p = fmaf(p, z, -0x1.b83c5ap-5f);
     p = fmaf(p, z, 0x1.110726p-3f);
     p = fmaf(p, z, -0x1.555532p-2f);
-    float r = a < 0.625f ? fmaf(x * z, p, x) : big;
+    float r = a >= 0.625f ? big : fmaf(x * z, p, x); /* a NaN has no other way through */
     return cap * elem_float(elem_bits(r) | (elem_bits(x) & 0x80000000u));
 }
 
