@@ -5,8 +5,9 @@
  * multiprocessors without splits of their own to the kernel of many rows; all else in items. The
  * choice is one of time: every kernel gives a row the same bits.
  *
- * The join reads every record once, AHEAD of them on their way at once: a block is one head of one
- * row, a thread a dim. Planted fault: records are added from the last.
+ * The join: a block is one head of one row. First a thread is a record: what it and the sums before
+ * it are multiplied by follows from the maxima alone. Then a thread is a dim and takes the records
+ * one after the other, AHEAD of them on their way at once. Planted fault: from the last.
  */
 #include "kernels/cuda/cuda_splits.h"
 
@@ -14,17 +15,59 @@
 
 #include "kernels/cuda/cuda_launch.cuh"
 
+#define ALL          0xffffffffu
 #define BLOCK        128 /* of the join */
 #define SCRATCH_MAX  ((size_t)192 << 20)
 #define SCRATCH_ROWS 64 /* more rows fill the device without splits of their own */
 
 /* ---- joining ------------------------------------------------------------------------------------
  */
-#define AHEAD 8 /* records on their way at once */
+#define AHEAD 16 /* records on their way at once */
+
+/* What joins a record to those before it: o = fma(record, own, o * before). */
+struct join_shared {
+    float before[BLOCK], own[BLOCK], sum[BLOCK], max[BLOCK / 32];
+};
+
+/* Factors and row sums of n records from x on, `step` floats apart, under the maximum m of those
+ * before: thread i makes the i-th. m becomes that of all; a maximum is exact in any order. */
+__device__ static inline void find_factors(const struct cuda_partials &p, const float *x,
+                                           int64_t step, int n, struct join_shared *sh, float *m)
+{
+    int i = (int)threadIdx.x, lane = i % 32;
+    float own = i < n ? x[i * step + p.dims + 1] : -INFINITY, most = own;
+    sh->sum[i] = i < n ? x[i * step + p.dims] : 0.0f;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        float other = __shfl_up_sync(ALL, most, d);
+        most = lane < d ? most : elem_max(most, other);
+    }
+    if (lane == 31)
+        sh->max[i / 32] = most;
+    __syncthreads();
+    float lower = *m, before = __shfl_up_sync(ALL, most, 1);
+    for (int w = 0; w < BLOCK / 32; w++) {
+        lower = w < i / 32 ? elem_max(sh->max[w], lower) : lower;
+        *m = elem_max(sh->max[w], *m);
+    }
+    before = lane == 0 ? lower : elem_max(before, lower);
+    most = elem_max(own, before);
+    sh->before[i] = elem_rescale(before, most, p.c);
+    sh->own[i] = elem_rescale(own, most, p.c);
+    __syncthreads();
+}
+
+__device__ static inline void load_ahead(float (&to)[AHEAD], const float *x, int64_t step, int n)
+{
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        to[i] = i < n ? x[i * step] : 0.0f;
+}
 
 __global__ static void __launch_bounds__(BLOCK)
     join_splits(struct attention_args a, struct kern_rows rows, struct cuda_partials p, int skip)
 {
+    __shared__ struct join_shared sh;
     int row = (int)blockIdx.y, head = (int)blockIdx.x, end = rows.pos[row] + 1;
     int begin = a.window && end > a.window ? end - a.window : 0;
     int first = split_of(begin / KERN_TILE, p.late), last = split_of((end - 1) / KERN_TILE, p.late);
@@ -32,30 +75,37 @@ __global__ static void __launch_bounds__(BLOCK)
     launch_trigger();
     if (last - first < skip)
         return;
-    for (int dim = (int)threadIdx.x; dim < a.head_dim; dim += BLOCK) {
+    int64_t step = p.dims + PARTIAL_EXTRA;
+    const float *records = partial_of(p, row, a.n_head, head, p.descending ? last : first);
+    if (p.descending)
+        step = -step;
+    for (int dim0 = 0; dim0 < a.head_dim; dim0 += BLOCK) {
+        int dim = dim0 + (int)threadIdx.x, mine = MIN2(dim, p.dims - 1);
         float o = 0.0f, l = 0.0f, m = -INFINITY;
-        for (int split = first; split <= last; split += AHEAD) {
-            float xo[AHEAD], xl[AHEAD], xm[AHEAD];
+        for (int from = 0; from <= last - first; from += BLOCK) {
+            const float *x = records + from * step;
+            int n = MIN2(last - first + 1 - from, BLOCK);
+            float next[AHEAD];
+            load_ahead(next, x + mine, step, n);
+            find_factors(p, x, step, n, &sh, &m);
+#pragma unroll 1
+            for (int i = 0; i < n; i += AHEAD) {
+                float now[AHEAD];
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                int at = p.descending ? first + last - split - i : split + i;
-                const float *x = partial_of(p, row, a.n_head, head, at);
-                bool there = split + i <= last;
-                xo[i] = there ? x[dim] : 0.0f;
-                xl[i] = there ? x[p.dims] : 0.0f;
-                xm[i] = there ? x[p.dims + 1] : 0.0f;
-            }
+                for (int j = 0; j < AHEAD; j++)
+                    now[j] = next[j];
+                load_ahead(next, x + (i + AHEAD) * step + mine, step, n - i - AHEAD);
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                if (split + i > last)
-                    break;
-                float joined = elem_max(xm[i], m);
-                float f = elem_rescale(m, joined, p.c), g = elem_rescale(xm[i], joined, p.c);
-                bool is_first = split + i == first;
-                o = is_first ? xo[i] : fmaf(xo[i], g, o * f);
-                l = is_first ? xl[i] : fmaf(xl[i], g, l * f);
-                m = is_first ? xm[i] : joined;
+                for (int j = 0; j < AHEAD; j++) {
+                    if (i + j >= n)
+                        break;
+                    float f = sh.before[i + j], g = sh.own[i + j];
+                    bool is_first = from + i + j == 0;
+                    o = is_first ? now[j] : fmaf(now[j], g, o * f);
+                    l = is_first ? sh.sum[0] : fmaf(sh.sum[i + j], g, l * f);
+                }
             }
+            __syncthreads();
         }
         store_out(a, row, head, dim, o, end_row(a, head, m, l, p.c));
     }

@@ -3,9 +3,10 @@
  *
  * Work: four warps, a warp a tile of 64 keys for the scores, then a quarter of the dims for the
  * weighted sum. Bytes: K and V of the row's keys once for every 8 heads; each half of a page is one
- * bulk copy. The four K of a split are asked for at once; V takes the place of K tile by tile. The
- * latency of V is hidden by other blocks: three an SM with 128 dims. One fits beside a block of a
- * product (cuda_stream.cu), so that an early start brings K under that.
+ * bulk copy. The four K of a split are asked for at once, up to 128 dims; V takes the place of K
+ * tile by tile. The latency of V is hidden by other blocks: three an SM with 128 dims. One fits
+ * beside a block of a product (cuda_stream.cu), so that an early start brings K under that. With
+ * more dims there are three places, so that two blocks of 256 dims fit, or one of 512.
  *
  * Operands stand the other way round than in cuda_attention_items.cu: keys (then dims of V) are the
  * 16 rows, heads the 8 columns. The instruction's sums do not know the difference.
@@ -37,6 +38,10 @@
 #define ALL            0xffffffffu
 #define Q_STRIDE(dims) ((dims) + 8)
 
+/* Places of shared memory for halves of 64 keys: one for each K, or as many as leave room for a
+ * second block, or fit. */
+template <int DIMS> constexpr int row_places = DIMS > 128 ? 3 : TILES;
+
 struct row_plan {
     struct cuda_partials parts;
     struct attention_cut cut;
@@ -46,6 +51,7 @@ struct row_plan {
 
 struct row_shared {
     uint64_t k_here[TILES], v_here[TILES];
+    int page[TILES]; /* of each tile */
     float max[TILES][HEADS], rescale[TILES][HEADS];
     uint16_t p[HEADS * P_STRIDE];
 };
@@ -343,9 +349,8 @@ __device__ static inline void store_row(const struct attention_args &a, const st
     }
 }
 
-/* False when the split holds no key of the row. *page: number of the warp's page, if it has one; it
- * is asked for beside the position, since each of these reads is a way to memory before the first
- * copy. */
+/* False when the split holds no key of the row. *page: of the warp's tile, if it has one; it is
+ * read beside the position, since each read here is a way to memory before the first copy. */
 __device__ static inline bool find_row(const struct attention_args &a, const struct kern_rows &rows,
                                        const struct row_plan &p, struct row_view *v, int *page)
 {
@@ -367,12 +372,22 @@ __device__ static inline bool find_row(const struct attention_args &a, const str
     return v->first <= v->last;
 }
 
-/* Asks for a half of a page. */
-__device__ static inline void ask(uint16_t *to, const uint16_t *from, int elements,
-                                  uint64_t *barrier)
+/* Asks for half h of the block: K of its tiles, then V of them, each in the next place. Half h +
+ * row_places may be asked for when h is done with. */
+template <int DIMS>
+__device__ static inline void ask(const struct attention_args &a, const struct row_view &v,
+                                  struct row_shared *sh, uint16_t *places, int h)
 {
-    copy_expect(barrier, elements * 2);
-    copy_bulk(to, from, elements * 2, barrier);
+    constexpr int half = KERN_TILE * DIMS;
+    int n = v.last - v.first + 1, value = h >= n, tile = v.first + h - value * n;
+    if (h >= 2 * n)
+        return;
+    uint64_t *barrier = value ? &sh->v_here[tile] : &sh->k_here[tile];
+    copy_expect(barrier, half * 2);
+    copy_bulk(places + h % row_places<DIMS> * half,
+              (const uint16_t *)a.kv +
+                  (((int64_t)sh->page[tile] * a.n_kv + v.kv) * 2 + value) * half,
+              half * 2, barrier);
 }
 
 /* CAPS: scores have a softcap. Its code is left out where they have none: a small step runs every
@@ -399,21 +414,21 @@ __global__ static void __launch_bounds__(BLOCK)
     }
     if (!find_row(a, rows, p, &v, &number)) /* positions and pages are no kernel's work */
         return;
-    uint16_t *tiles = (uint16_t *)dynamic, *keys = tiles + warp * half; /* then values */
-    const uint16_t *page = NULL;
+    uint16_t *places = (uint16_t *)dynamic;
+    int n = v.last - v.first + 1, mine_at = warp - v.first; /* number of the warp's K */
     bool mine = warp >= v.first && warp <= v.last;
     /* The tile of this block that holds the newest key, or none. */
     int fresh = p.rotates && (v.end - 1) / KERN_SPLIT == v.split ? v.last : TILES;
     int fresh_key = (v.end - 1) % KERN_TILE;
-    if (mine)
-        page = (const uint16_t *)a.kv + ((int64_t)number * a.n_kv + v.kv) * 2 * half;
+    if (lane == 0)
+        sh.page[warp] = number;
     __syncthreads();
     if (!p.rotates) {
         launch_wait();
         launch_trigger();
     }
-    if (mine && lane == 0)
-        ask(keys, page, half, &sh.k_here[warp]);
+    if (lane == 0 && warp < row_places<DIMS>)
+        ask<DIMS>(a, v, &sh, places, warp);
     if (p.rotates) {
         rotate_row<DIMS>(r, p, v, fresh < TILES, &rotated);
         __syncthreads();
@@ -428,12 +443,14 @@ __global__ static void __launch_bounds__(BLOCK)
         load_queries<DIMS>((const uint16_t *)a.q + ((int64_t)v.row * a.n_head + v.head0) * DIMS,
                            DIMS, v.n_heads, q);
     if (mine) {
+        uint16_t *keys = places + mine_at % row_places<DIMS> * half;
         copy_wait(&sh.k_here[warp], 0);
         if (warp == fresh) {
+            uint16_t *page = (uint16_t *)a.kv + ((int64_t)number * a.n_kv + v.kv) * 2 * half;
             put_fresh<DIMS>(&rotated, 0, keys, fresh_key, lane, 32);
             if (v.is_first) {
-                put_fresh<DIMS>(&rotated, 0, (uint16_t *)page, fresh_key, lane, 32);
-                put_fresh<DIMS>(&rotated, 1, (uint16_t *)page + half, fresh_key, lane, 32);
+                put_fresh<DIMS>(&rotated, 0, page, fresh_key, lane, 32);
+                put_fresh<DIMS>(&rotated, 1, page + half, fresh_key, lane, 32);
             }
             copy_own_writes_done();
             __syncwarp();
@@ -441,28 +458,33 @@ __global__ static void __launch_bounds__(BLOCK)
         score_tile<DIMS>(keys, q, s);
         __syncwarp();
         if (lane == 0)
-            ask(keys, page + half, half, &sh.v_here[warp]);
+            ask<DIMS>(a, v, &sh, places, mine_at + row_places<DIMS>);
         find_maxima<CAPS>(a, &sh, warp, lo, hi, s);
     }
     __syncthreads();
     if (mine)
         soften_tile(&sh, v, warp, lo, hi, p.parts.c, s);
-#pragma unroll 1
-    for (int i = v.first; i <= v.last; i++) {
-        seen_of(v, i, &lo, &hi);
-        if (lo > 0 || hi < KERN_TILE || i == fresh) {
-            copy_wait(&sh.v_here[i], 0);
-            clear_masked<DIMS>(tiles + i * half, lo, hi);
-        }
-        if (i == fresh)
-            put_fresh<DIMS>(&rotated, 1, tiles + i * half, fresh_key, (int)threadIdx.x, BLOCK);
-    }
     __syncthreads();
     float o[n_blocks][4] = {}, l[4] = {};
 #pragma unroll 1
     for (int i = v.first; i <= v.last; i++) {
+        int h = n + i - v.first;
+        uint16_t *values = places + h % row_places<DIMS> * half;
+        seen_of(v, i, &lo, &hi);
         copy_wait(&sh.v_here[i], 0);
-        weigh_tile<DIMS, n_blocks>(&sh, tiles + i * half, i, o, l);
+        if (lo > 0 || hi < KERN_TILE || i == fresh) {
+            clear_masked<DIMS>(values, lo, hi);
+            if (i == fresh)
+                put_fresh<DIMS>(&rotated, 1, values, fresh_key, (int)threadIdx.x, BLOCK);
+            copy_own_writes_done();
+            __syncthreads();
+        }
+        weigh_tile<DIMS, n_blocks>(&sh, values, i, o, l);
+        if (row_places<DIMS> < TILES && h + row_places<DIMS> < 2 * n) {
+            __syncthreads();
+            if (threadIdx.x == 0)
+                ask<DIMS>(a, v, &sh, places, h + row_places<DIMS>);
+        }
     }
     store_row<DIMS, n_blocks>(a, p, &sh, v, o, l);
 }
@@ -475,7 +497,7 @@ static bool launch_caps(const struct cuda_kern *c, const struct attention_args *
 {
     static const struct rope_kv_args none = {};
     static bool allowed;
-    constexpr int places = TILES * KERN_TILE * DIMS * 2;
+    constexpr int places = row_places<DIMS> * KERN_TILE * DIMS * 2;
     p.cut = cuda_attention_cut(a, HEADS);
     dim3 grid((unsigned)p.parts.n_splits, (unsigned)(a->n_kv * p.cut.pieces),
               (unsigned)a->rows->n_tok);
@@ -518,6 +540,8 @@ extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct 
         return launch<128>(c, a, p);
     case 256:
         return launch<256>(c, a, p);
+    case 512:
+        return launch<512>(c, a, p);
     default:
         return false;
     }
