@@ -421,7 +421,7 @@ __device__ static inline void merge_split(struct attention_state<NT, MT> &st, fl
     st.have |= st.seen;
 }
 
-/* Writes a split's results for join_splits. */
+/* Writes a split's results for cuda_attention_join. */
 template <int NT, int MT>
 __device__ static inline void
 store_split(const struct attention_state<NT, MT> &st, const struct attention_args &a,
