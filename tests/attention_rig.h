@@ -23,7 +23,10 @@ struct side {
     int32_t *pages;
     void *kv;
     float *sinks;
+    uint8_t *room; /* for a step: positions and sequences, queries, outputs */
 };
+
+#define ROOM_ROWS(s) MAX2((s)->n_seq *(s)->len, 1024)
 
 FIX_FN int pages_max(const struct setup *s)
 {
@@ -130,9 +133,17 @@ FIX_FN uint16_t *attend(const struct setup *s, const struct side *d, const uint1
         seq[i] = tokens[i] / s->len;
         memcpy(rows_q + (size_t)i * row, q + (size_t)tokens[i] * row, row * 2);
     }
+    struct err e = {.text = ""};
+    ck_assert_int_le(n, ROOM_ROWS(s));
+    uint8_t *at_seq = d->room + ROOM_ROWS(s) * 4, *at_q = at_seq + ROOM_ROWS(s) * 4,
+            *at_out = at_q + (size_t)ROOM_ROWS(s) * row * 2;
+    fix_ok(kern_upload(d->k, d->room, pos, (size_t)n * 4, &e), &e);
+    fix_ok(kern_upload(d->k, at_seq, seq, (size_t)n * 4, &e), &e);
+    fix_ok(kern_upload(d->k, at_q, rows_q, bytes, &e), &e);
+    fix_ok(kern_fill(d->k, at_out, 0xff, bytes, &e), &e);
     struct kern_rows rows = {.n_tok = n,
-                             .pos = rig_put(d->k, pos, (size_t)n * 4),
-                             .seq = rig_put(d->k, seq, (size_t)n * 4),
+                             .pos = (const int32_t *)(void *)d->room,
+                             .seq = (const int32_t *)(void *)at_seq,
                              .pages = d->pages,
                              .n_seq = s->n_seq,
                              .pages_max = pages_max(s),
@@ -141,20 +152,15 @@ FIX_FN uint16_t *attend(const struct setup *s, const struct side *d, const uint1
                                .n_head = s->n_head,
                                .n_kv = s->n_kv,
                                .head_dim = s->hd,
-                               .q = rig_put(d->k, rows_q, bytes),
+                               .q = at_q,
                                .kv = d->kv,
                                .scale = 1.0f / sqrtf((float)s->hd),
                                .window = s->window,
                                .softcap = s->softcap,
                                .sinks = d->sinks,
-                               .out = rig_put(d->k, NULL, bytes)};
-    struct err e = {.text = ""};
+                               .out = at_out};
     fix_ok(kern_attention(d->k, &a, &e), &e);
     uint16_t *out = rig_get(d->k, a.out, bytes);
-    kern_free(d->k, (void *)a.q);
-    kern_free(d->k, a.out);
-    kern_free(d->k, (void *)rows.pos);
-    kern_free(d->k, (void *)rows.seq);
     free(pos);
     free(seq);
     free(rows_q);
@@ -188,8 +194,11 @@ FIX_FN void check_rows(const struct setup *s, const uint16_t *want, const uint16
 FIX_FN void open_sides(const struct setup *s, struct rig *r, struct side side[2])
 {
     *r = rig_open();
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         side[i] = (struct side){.k = r->side[i]};
+        side[i].room =
+            rig_put(side[i].k, NULL, (size_t)ROOM_ROWS(s) * (size_t)(8 + s->n_head * s->hd * 4));
+    }
     struct kern_limits l = {.n_tok = 64,
                             .n_seq = s->n_seq,
                             .pages_max = pages_max(s),

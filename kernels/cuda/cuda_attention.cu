@@ -5,9 +5,10 @@
  * multiprocessors without splits of their own to the kernel of many rows; all else in items. The
  * choice is one of time: every kernel gives a row the same bits.
  *
- * The join: a block is one head of one row. First a thread is a record: what it and the sums before
- * it are multiplied by follows from the maxima alone. Then a thread is a dim and takes the records
- * one after the other, AHEAD of them on their way at once. Planted fault: from the last.
+ * The join of many splits: a block is one head of one row. First a thread is a record: what it and
+ * the sums before it are multiplied by follows from the maxima alone. Then a thread is a dim and
+ * takes the records one after the other, AHEAD of them on their way at once. Few splits have a
+ * kernel of their own. Planted fault: from the last.
  */
 #include "kernels/cuda/cuda_splits.h"
 
@@ -22,9 +23,71 @@
 
 /* ---- joining ------------------------------------------------------------------------------------
  */
+#define FEW   16 /* splits */
 #define AHEAD 16 /* records on their way at once */
 
-/* What joins a record to those before it: o = fma(record, own, o * before). */
+/* Splits of a row that joins with others: none where it has not more than `skip`. */
+struct join_view {
+    int row, first, n;
+    int64_t step; /* floats to the next record; the planted fault goes back from the last */
+};
+
+__device__ static inline struct join_view find_join(const struct attention_args &a,
+                                                    const struct kern_rows &rows,
+                                                    const struct cuda_partials &p, int skip)
+{
+    int row = (int)blockIdx.y, end = rows.pos[row] + 1, step = p.dims + PARTIAL_EXTRA;
+    int begin = a.window && end > a.window ? end - a.window : 0;
+    int first = split_of(begin / KERN_TILE, p.late), last = split_of((end - 1) / KERN_TILE, p.late);
+    int n = last - first < skip ? 0 : last - first + 1;
+    return {row, p.descending ? last : first, n, p.descending ? -step : step};
+}
+
+/* Few splits: a warp is a head, a lane four dims of every 128. */
+__global__ static void __launch_bounds__(BLOCK)
+    join_few(struct attention_args a, struct kern_rows rows, struct cuda_partials p, int skip)
+{
+    struct join_view v = find_join(a, rows, p, skip);
+    int head = (int)blockIdx.x * (BLOCK / 32) + (int)threadIdx.x / 32;
+    launch_wait();
+    launch_trigger();
+    if (v.n == 0 || head >= a.n_head)
+        return;
+    const float *x = partial_of(p, v.row, a.n_head, head, v.first);
+    for (int dim = (int)threadIdx.x % 32 * 4; dim < a.head_dim; dim += 128) {
+        float o[4], l = 0.0f, m = -INFINITY;
+        for (int from = 0; from < v.n; from += FEW / 2) {
+            float4 xo[FEW / 2];
+            float2 xe[FEW / 2]; /* L and m */
+#pragma unroll
+            for (int i = 0; i < FEW / 2; i++) {
+                const float *r = x + (from + i) * v.step;
+                if (from + i < v.n) {
+                    xo[i] = *(const float4 *)(const void *)(r + dim);
+                    xe[i] = *(const float2 *)(const void *)(r + p.dims);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < FEW / 2; i++) {
+                if (from + i >= v.n)
+                    break;
+                const float own[4] = {xo[i].x, xo[i].y, xo[i].z, xo[i].w};
+                float joined = elem_max(xe[i].y, m);
+                float f = elem_rescale(m, joined, p.c), g = elem_rescale(xe[i].y, joined, p.c);
+                bool is_first = from + i == 0;
+                for (int j = 0; j < 4; j++)
+                    o[j] = is_first ? own[j] : fmaf(own[j], g, o[j] * f);
+                l = is_first ? xe[i].x : fmaf(xe[i].x, g, l * f);
+                m = joined;
+            }
+        }
+        struct attention_factors f = end_row(a, head, m, l, p.c);
+        for (int j = 0; j < 4; j++)
+            store_out(a, v.row, head, dim + j, o[j], f);
+    }
+}
+
+/* Many splits. What joins a record to those before it: o = fma(record, own, o * before). */
 struct join_shared {
     float before[BLOCK], own[BLOCK], sum[BLOCK], max[BLOCK / 32];
 };
@@ -68,33 +131,29 @@ __global__ static void __launch_bounds__(BLOCK)
     join_splits(struct attention_args a, struct kern_rows rows, struct cuda_partials p, int skip)
 {
     __shared__ struct join_shared sh;
-    int row = (int)blockIdx.y, head = (int)blockIdx.x, end = rows.pos[row] + 1;
-    int begin = a.window && end > a.window ? end - a.window : 0;
-    int first = split_of(begin / KERN_TILE, p.late), last = split_of((end - 1) / KERN_TILE, p.late);
+    struct join_view v = find_join(a, rows, p, skip);
+    int head = (int)blockIdx.x;
     launch_wait();
     launch_trigger();
-    if (last - first < skip)
+    if (v.n == 0)
         return;
-    int64_t step = p.dims + PARTIAL_EXTRA;
-    const float *records = partial_of(p, row, a.n_head, head, p.descending ? last : first);
-    if (p.descending)
-        step = -step;
+    const float *records = partial_of(p, v.row, a.n_head, head, v.first);
     for (int dim0 = 0; dim0 < a.head_dim; dim0 += BLOCK) {
         int dim = dim0 + (int)threadIdx.x, mine = MIN2(dim, p.dims - 1);
         float o = 0.0f, l = 0.0f, m = -INFINITY;
-        for (int from = 0; from <= last - first; from += BLOCK) {
-            const float *x = records + from * step;
-            int n = MIN2(last - first + 1 - from, BLOCK);
+        for (int from = 0; from < v.n; from += BLOCK) {
+            const float *x = records + from * v.step;
+            int n = MIN2(v.n - from, BLOCK);
             float next[AHEAD];
-            load_ahead(next, x + mine, step, n);
-            find_factors(p, x, step, n, &sh, &m);
+            load_ahead(next, x + mine, v.step, n);
+            find_factors(p, x, v.step, n, &sh, &m);
 #pragma unroll 1
             for (int i = 0; i < n; i += AHEAD) {
                 float now[AHEAD];
 #pragma unroll
                 for (int j = 0; j < AHEAD; j++)
                     now[j] = next[j];
-                load_ahead(next, x + (i + AHEAD) * step + mine, step, n - i - AHEAD);
+                load_ahead(next, x + (i + AHEAD) * v.step + mine, v.step, n - i - AHEAD);
 #pragma unroll
                 for (int j = 0; j < AHEAD; j++) {
                     if (i + j >= n)
@@ -107,15 +166,17 @@ __global__ static void __launch_bounds__(BLOCK)
             }
             __syncthreads();
         }
-        store_out(a, row, head, dim, o, end_row(a, head, m, l, p.c));
+        store_out(a, v.row, head, dim, o, end_row(a, head, m, l, p.c));
     }
 }
 
 extern "C" void cuda_attention_join(const struct cuda_kern *c, const struct attention_args *a,
                                     const struct cuda_partials *p, int skip)
 {
-    dim3 grid((unsigned)a->n_head, (unsigned)a->rows->n_tok);
-    launch_early(join_splits, grid, BLOCK, 0, c->stream, *a, *a->rows, *p, skip);
+    bool few = p->n_splits <= FEW;
+    unsigned blocks = (unsigned)(few ? (a->n_head + BLOCK / 32 - 1) / (BLOCK / 32) : a->n_head);
+    launch_early(few ? join_few : join_splits, dim3(blocks, (unsigned)a->rows->n_tok), BLOCK, 0,
+                 c->stream, *a, *a->rows, *p, skip);
 }
 
 /* ---- cuts and scratch ---------------------------------------------------------------------------

@@ -36,6 +36,7 @@
 #define HEADS          8
 #define P_STRIDE       (KERN_SPLIT + 8)
 #define ALL            0xffffffffu
+#define RECORDS_STAY   (4 << 20) /* floats of records that the second-level cache keeps */
 #define Q_STRIDE(dims) ((dims) + 8)
 
 /* Places of shared memory for halves of 64 keys: one for each K, or as many as leave room for a
@@ -46,6 +47,7 @@ struct row_plan {
     struct cuda_partials parts;
     struct attention_cut cut;
     bool rotates; /* rope is part of it */
+    bool once;    /* K and V leave the second-level cache first, so that the records stay */
     bool no_wait; /* planted fault */
 };
 
@@ -375,19 +377,24 @@ __device__ static inline bool find_row(const struct attention_args &a, const str
 /* Asks for half h of the block: K of its tiles, then V of them, each in the next place. Half h +
  * row_places may be asked for when h is done with. */
 template <int DIMS>
-__device__ static inline void ask(const struct attention_args &a, const struct row_view &v,
-                                  struct row_shared *sh, uint16_t *places, int h)
+__device__ static inline void ask(const struct attention_args &a, const struct row_plan &p,
+                                  const struct row_view &v, struct row_shared *sh, uint16_t *places,
+                                  int h)
 {
     constexpr int half = KERN_TILE * DIMS;
     int n = v.last - v.first + 1, value = h >= n, tile = v.first + h - value * n;
     if (h >= 2 * n)
         return;
-    uint64_t *barrier = value ? &sh->v_here[tile] : &sh->k_here[tile];
+    uint64_t *barrier = value ? &sh->v_here[tile] : &sh->k_here[tile], policy;
     copy_expect(barrier, half * 2);
-    copy_bulk(places + h % row_places<DIMS> * half,
-              (const uint16_t *)a.kv +
-                  (((int64_t)sh->page[tile] * a.n_kv + v.kv) * 2 + value) * half,
-              half * 2, barrier);
+    if (p.once)
+        COPY_ASM("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else
+        COPY_ASM("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    copy_bulk_by(policy, places + h % row_places<DIMS> * half,
+                 (const uint16_t *)a.kv +
+                     (((int64_t)sh->page[tile] * a.n_kv + v.kv) * 2 + value) * half,
+                 half * 2, barrier);
 }
 
 /* CAPS: scores have a softcap. Its code is left out where they have none: a small step runs every
@@ -428,7 +435,7 @@ __global__ static void __launch_bounds__(BLOCK)
         launch_trigger();
     }
     if (lane == 0 && warp < row_places<DIMS>)
-        ask<DIMS>(a, v, &sh, places, warp);
+        ask<DIMS>(a, p, v, &sh, places, warp);
     if (p.rotates) {
         rotate_row<DIMS>(r, p, v, fresh < TILES, &rotated);
         __syncthreads();
@@ -458,7 +465,7 @@ __global__ static void __launch_bounds__(BLOCK)
         score_tile<DIMS>(keys, q, s);
         __syncwarp();
         if (lane == 0)
-            ask<DIMS>(a, v, &sh, places, mine_at + row_places<DIMS>);
+            ask<DIMS>(a, p, v, &sh, places, mine_at + row_places<DIMS>);
         find_maxima<CAPS>(a, &sh, warp, lo, hi, s);
     }
     __syncthreads();
@@ -483,7 +490,7 @@ __global__ static void __launch_bounds__(BLOCK)
         if (row_places<DIMS> < TILES && h + row_places<DIMS> < 2 * n) {
             __syncthreads();
             if (threadIdx.x == 0)
-                ask<DIMS>(a, v, &sh, places, h + row_places<DIMS>);
+                ask<DIMS>(a, p, v, &sh, places, h + row_places<DIMS>);
         }
     }
     store_row<DIMS, n_blocks>(a, p, &sh, v, o, l);
@@ -525,6 +532,7 @@ extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct 
     struct row_plan p = {};
     p.parts = cuda_attention_partials(c, a);
     p.parts.descending |= cuda_attention_late(a);
+    p.once = (int64_t)a->rows->n_tok * a->n_head * p.parts.n_splits * p.parts.dims <= RECORDS_STAY;
     p.rotates = a->rope != NULL;
     p.no_wait = c->plant_no_wait;
     if (p.parts.n_splits > 1 && !p.parts.data)
