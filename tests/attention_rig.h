@@ -26,7 +26,11 @@ struct side {
     uint8_t *room; /* for a step: positions and sequences, queries, outputs */
 };
 
-#define ROOM_ROWS(s) MAX2((s)->n_seq *(s)->len, 1024)
+/* Rows of the largest step, a multiple of 8 so that all parts of the room are aligned. */
+FIX_FN int room_rows(const struct setup *s)
+{
+    return (MAX2(s->n_seq * s->len, 1024) + 7) / 8 * 8;
+}
 
 FIX_FN int pages_max(const struct setup *s)
 {
@@ -134,9 +138,9 @@ FIX_FN uint16_t *attend(const struct setup *s, const struct side *d, const uint1
         memcpy(rows_q + (size_t)i * row, q + (size_t)tokens[i] * row, row * 2);
     }
     struct err e = {.text = ""};
-    ck_assert_int_le(n, ROOM_ROWS(s));
-    uint8_t *at_seq = d->room + ROOM_ROWS(s) * 4, *at_q = at_seq + ROOM_ROWS(s) * 4,
-            *at_out = at_q + (size_t)ROOM_ROWS(s) * row * 2;
+    ck_assert_int_le(n, room_rows(s));
+    uint8_t *at_seq = d->room + room_rows(s) * 4, *at_q = at_seq + room_rows(s) * 4,
+            *at_out = at_q + (size_t)room_rows(s) * row * 2;
     fix_ok(kern_upload(d->k, d->room, pos, (size_t)n * 4, &e), &e);
     fix_ok(kern_upload(d->k, at_seq, seq, (size_t)n * 4, &e), &e);
     fix_ok(kern_upload(d->k, at_q, rows_q, bytes, &e), &e);
@@ -197,7 +201,7 @@ FIX_FN void open_sides(const struct setup *s, struct rig *r, struct side side[2]
     for (int i = 0; i < 2; i++) {
         side[i] = (struct side){.k = r->side[i]};
         side[i].room =
-            rig_put(side[i].k, NULL, (size_t)ROOM_ROWS(s) * (size_t)(8 + s->n_head * s->hd * 4));
+            rig_put(side[i].k, NULL, (size_t)room_rows(s) * (size_t)(8 + s->n_head * s->hd * 4));
     }
     struct kern_limits l = {.n_tok = 64,
                             .n_seq = s->n_seq,

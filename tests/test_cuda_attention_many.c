@@ -17,12 +17,12 @@ static const struct setup many[] = {
     {8, 1, 64, 128, 0, true, 2, 800, false},    {4, 1, 128, 64, 0, false, 2, 800, false},
     {4, 2, 128, 256, 0, true, 2, 800, false},   {2, 2, 128, 1, 0, false, 2, 800, false},
     {4, 1, 64, 100, 0, false, 2, 800, false},   {4, 1, 128, 321, 0, false, 2, 800, false},
-    {4, 1, 128, 4096, 0, false, 2, 800, false}, {2, 2, 256, 0, 0, true, 2, 800, false},
-    {4, 1, 256, 0, 0, false, 2, 800, false},    {8, 4, 256, 100, 0, false, 2, 800, false},
-    {3, 1, 256, 0, 0, false, 2, 800, false},    {66, 1, 256, 256, 0, true, 1, 300, false},
-    {4, 2, 256, 0, 50, false, 2, 800, false},   {8, 1, 256, 321, 30, true, 2, 800, false},
+    {4, 1, 128, 4096, 0, false, 2, 800, false}, {2, 2, 256, 0, 0, true, 1, 600, false},
+    {4, 1, 256, 0, 0, false, 1, 600, false},    {8, 4, 256, 100, 0, false, 1, 600, false},
+    {3, 1, 256, 0, 0, false, 1, 600, false},    {66, 1, 256, 256, 0, true, 1, 300, false},
+    {4, 2, 256, 0, 50, false, 1, 600, false},   {8, 1, 256, 321, 30, true, 1, 600, false},
     {4, 1, 512, 0, 0, true, 1, 600, false},     {3, 3, 512, 100, 0, false, 1, 600, false},
-    {4, 1, 128, 0, 50, false, 2, 800, false},   {4, 2, 128, 128, 5, true, 2, 800, false},
+    {4, 1, 128, 0, 50, false, 1, 600, false},   {4, 2, 128, 128, 5, true, 1, 600, false},
 };
 
 /* Pieces of tokens [from, from + n) of a sequence, one after the other: a step. */
