@@ -24,8 +24,8 @@ __device__ static bool differs(const struct short_forms &f, float x)
     if (f.form == SHORT_SOFTCAP)
         return !(elem_float(elem_bits(x) & 0x7fffffffu) < 0x1p-60f) &&
                !same(elem_softcap(x, f.cap), softcap_short(x, f.cap, f.inverse));
-    if (x != x)
-        return f.form != SHORT_EXP2_ABOVE && exp2_short(x) != INFINITY;
+    if (x != x) /* an infinity, once rounded */
+        return f.form != SHORT_EXP2_ABOVE && (frag_pack(exp2_short(x), 0.0f) & 0xffff) != 0x7f80;
     if (x <= 0.5f ? f.form == SHORT_EXP2_ABOVE : f.form != SHORT_EXP2_ABOVE)
         return false;
     float want = elem_exp2_p(x), got = exp2_short(x);
