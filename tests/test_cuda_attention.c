@@ -66,6 +66,7 @@ static const struct setup setups[] = {
     {4, 1, 192, 0, 20, false, 2, 400, true},   {9, 3, 64, 0, 0, false, 4, 80, true},
     {32, 8, 128, 0, 0, false, 2, 2600, true},  {20, 2, 64, 0, 0, true, 1, 5000, true},
     {4, 2, 96, 1000, 0, false, 2, 2100, true}, {18, 2, 80, 0, 30, true, 3, 1030, true},
+    {1, 1, 64, 0, 0, true, 1, 33500, true}, /* more splits than a block of their join has threads */
 };
 
 START_TEST(every_geometry_equals_oracle)
