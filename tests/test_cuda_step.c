@@ -341,6 +341,9 @@ static const struct attend attends[] = {
     {4, 4, 96, 48, 0, 0, false, 2, {511, 512}},
     {8, 4, 256, 256, 0, 50, false, 3, {530, 1, 64}},
     {8, 2, 128, 128, 100, 0, false, 3, {99, 356, 640}},
+    {4, 2, 256, 256, 500, 0, true, 3, {511, 767, 300}}, /* places of cleared V are used again */
+    {16, 2, 512, 512, 0, 0, false, 3, {530, 1, 255}},
+    {4, 1, 512, 128, 450, 0, false, 3, {511, 700, 64}},
     {4, 2, 112, 112, 0, 0, false, 2, {200, 70}}, /* not for the row kernel */
     {8, 2, 64, 0, 0, 0, false, 2, {90, 64}}};    /* nothing rotates */
 

@@ -1,560 +1,201 @@
-/* cuda_attention.cu: rule 4 in mma90 over the pages of cuda_page.h.
+/* cuda_attention.cu: who takes a step of attention, how its heads and rows are cut, the scratch for
+ * splits, and their joining (cuda_splits.h). Owns no arithmetic but that of the join.
  *
- * Work: a block of four warps is an item: up to 16 * MT slots, a slot being one query head of one
- * row; the rows of an item are neighbours in the step and of one sequence, the heads belong to one
- * kv head. A row begins an item when it stands at a multiple of the item's rows or when the row
- * before it is of another sequence; blocks of other rows end at once. The four warps share a tile:
- * each has the scores of 16 keys and then the weighted sum of a quarter of the dims.
- * Bytes: K and V of every tile once an item, by cp.async; K of the next tile arrives under the
- * softmax and the weighted sum, V under the scores.
- * Layout: halves of pages as they are; ldmatrix reads them, the queries and P without bank
- * conflicts (rows of an odd number of 16-byte pieces).
- * Order: tiles ascending inside a split, splits ascending; a slot that sees no key of a tile is
- * left as it is. Where a step has few items, each split of an item has a block of its own, and
- * join_splits adds the results in the same order.
- * Shapes: head_dim 1..512, any group of heads, any window; rows in any order.
+ * A step goes to the first that takes it: single tokens to the row kernel; what has blocks for all
+ * multiprocessors without splits of their own to the kernel of many rows; all else in items. The
+ * choice is one of time: every kernel gives a row the same bits.
  *
- * A slot's masked keys have P = +0, which is not enough where V is not finite. Tiles that some slot
- * sees in part are looked through while they lie in shared memory; where one holds a value that is
- * not finite, each row's slots take their sums by themselves, with V of their masked keys cleared.
+ * The join of many splits: a block is one head of one row. First a thread is a record: what it and
+ * the sums before it are multiplied by follows from the maxima alone. Then a thread is a dim and
+ * takes the records one after the other, AHEAD of them on their way at once. Few splits have a
+ * kernel of their own. Planted fault: from the last.
  */
 #include "kernels/cuda/cuda_splits.h"
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/cuda_frag.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
 
-#define WARPS        4
-#define BLOCK        (32 * WARPS)
-#define SLOTS_MAX    64
-#define P_STRIDE     (KERN_TILE + 8)
-#define TILES        (KERN_SPLIT / KERN_TILE)
+#define ALL          0xffffffffu
+#define BLOCK        128 /* of the join */
 #define SCRATCH_MAX  ((size_t)192 << 20)
 #define SCRATCH_ROWS 64 /* more rows fill the device without splits of their own */
 
-struct attention_plan {
-    int group;          /* query heads of a kv head */
-    int heads, pieces;  /* heads of an item; items that a kv head's heads are cut into */
-    int tokens;         /* rows of an item, at most */
-    int dims, q_stride; /* head_dim padded to 16; elements of a query in shared memory */
-    float c;
-    bool late_edge; /* planted fault: splits begin one tile late */
-    struct cuda_partials parts;
+/* ---- joining ------------------------------------------------------------------------------------
+ */
+#define FEW   16 /* splits */
+#define AHEAD 16 /* records on their way at once */
+
+/* Splits of a row that joins with others: none where it has not more than `skip`. */
+struct join_view {
+    int row, first, n;
+    int64_t step; /* floats to the next record; the planted fault goes back from the last */
 };
 
-struct attention_item {
-    int row, n_rows, n_slots, n_mt;
-    int kv, head0, heads;
-    int begin_min, begin_max, end_min, end_max; /* of its rows' keys */
-};
-
-struct attention_shared {
-    int begin[SLOTS_MAX], end[SLOTS_MAX]; /* keys that a slot sees; none: both 0 */
-    float max[WARPS][SLOTS_MAX];
-    float sum[SLOTS_MAX];
-    uint16_t p[SLOTS_MAX * P_STRIDE];
-};
-
-/* Registers of a thread. Of every 16 slots it has those of its lane's two rows, g and g + 8. */
-template <int NT, int MT> struct attention_state {
-    float o[MT][NT][4], o_total[MT][NT][4];
-    float l[4], l_total[4]; /* warp i has the sums of the i-th 16 slots */
-    float m[MT][2], m_total[MT][2];
-    uint32_t seen, have; /* bit 2 * mt + half: in this split; in an earlier one */
-};
-
-/* Begins the copy of n elements, a multiple of 8, as one group. */
-__device__ static void copy_begin(uint16_t *to, const uint16_t *from, int n)
+__device__ static inline struct join_view find_join(const struct attention_args &a,
+                                                    const struct kern_rows &rows,
+                                                    const struct cuda_partials &p, int skip)
 {
-    for (int i = (int)threadIdx.x * 8; i < n; i += BLOCK * 8) {
-        uint32_t at = (uint32_t)__cvta_generic_to_shared(to + i);
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from + i)
-                     : "memory");
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    int row = (int)blockIdx.y, end = rows.pos[row] + 1, step = p.dims + PARTIAL_EXTRA;
+    int begin = a.window && end > a.window ? end - a.window : 0;
+    int first = split_of(begin / KERN_TILE, p.late), last = split_of((end - 1) / KERN_TILE, p.late);
+    int n = last - first < skip ? 0 : last - first + 1;
+    return {row, p.descending ? last : first, n, p.descending ? -step : step};
 }
 
-/* Waits until at most N of the groups begun last are on their way. */
-template <int N> __device__ static inline void copy_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
-/* ---- items --------------------------------------------------------------------------------------
- */
-/* False when row t of piece y begins no item. */
-__device__ static bool find_item(const struct kern_rows &rows, const struct attention_plan &p,
-                                 int t, int y, struct attention_item *it)
-{
-    int seq = rows.seq[t], limit = MIN2((t / p.tokens + 1) * p.tokens, rows.n_tok);
-    int piece = y % p.pieces;
-    if (t % p.tokens != 0 && rows.seq[t - 1] == seq)
-        return false;
-    it->row = t;
-    it->n_rows = 1;
-    while (t + it->n_rows < limit && rows.seq[t + it->n_rows] == seq)
-        it->n_rows++;
-    it->kv = y / p.pieces;
-    it->head0 = it->kv * p.group + piece * p.heads;
-    it->heads = MIN2(p.heads, p.group - piece * p.heads);
-    it->n_slots = it->n_rows * it->heads;
-    it->n_mt = (it->n_slots + 15) / 16;
-    return true;
-}
-
-/* Which keys the slots see, and their queries, zeros beyond the slots and dims. */
-__device__ static void load_slots(const struct attention_args &a, const struct kern_rows &rows,
-                                  const struct attention_plan &p, struct attention_item *it,
-                                  struct attention_shared *sh, uint16_t *q)
-{
-    const uint16_t *from = (const uint16_t *)a.q;
-    for (int s = (int)threadIdx.x; s < SLOTS_MAX; s += BLOCK) {
-        int end = s < it->n_slots ? rows.pos[it->row + s / it->heads] + 1 : 0;
-        sh->end[s] = end;
-        sh->begin[s] = a.window && end > a.window ? end - a.window : 0;
-    }
-    for (int i = (int)threadIdx.x; i < it->n_mt * 16 * p.dims; i += BLOCK) {
-        int s = i / p.dims, d = i % p.dims;
-        int64_t head = (int64_t)(it->row + s / it->heads) * a.n_head + it->head0 + s % it->heads;
-        bool there = s < it->n_slots && d < a.head_dim;
-        q[s * p.q_stride + d] = there ? from[head * a.head_dim + d] : (uint16_t)0;
-    }
-    __syncthreads();
-    it->begin_min = it->begin_max = sh->begin[0];
-    it->end_min = it->end_max = sh->end[0];
-    for (int s = it->heads; s < it->n_slots; s += it->heads) {
-        it->begin_min = MIN2(it->begin_min, sh->begin[s]);
-        it->begin_max = MAX2(it->begin_max, sh->begin[s]);
-        it->end_min = MIN2(it->end_min, sh->end[s]);
-        it->end_max = MAX2(it->end_max, sh->end[s]);
-    }
-}
-
-/* K (0) or V (1) of a tile in its page. */
-__device__ static const uint16_t *tile_half(const struct attention_args &a,
-                                            const struct kern_rows &rows,
-                                            const struct attention_plan &p,
-                                            const struct attention_item &it, int tile, int which)
-{
-    int64_t page = cuda_page(rows, it.row, tile * KERN_TILE);
-    int64_t number = (page * a.n_kv + it.kv) * 2 + which;
-    return (const uint16_t *)a.kv + number * cuda_page_half(p.dims);
-}
-
-/* ---- one tile -----------------------------------------------------------------------------------
- */
-/* Raw scores of the warp's 16 keys, s[mt][key / 8], one chain over the dims from +0. */
-template <int MT>
-__device__ static inline void score_tile(const uint16_t *keys, const uint16_t *q,
-                                         const struct attention_plan &p, int n_mt,
-                                         float s[MT][2][4])
-{
-    int lane = (int)threadIdx.x % 32, matrix = lane / 8, row = lane % 8;
-    int key = (int)threadIdx.x / 32 * 16 + matrix / 2 * 8 + row;
-#pragma unroll
-    for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            s[mt][i / 4][i % 4] = 0.0f;
-    for (int d = 0; d < p.dims; d += 16) {
-        uint32_t k[4], x[4];
-        load_matrices(k, keys + cuda_page_at(p.dims, key, d + matrix % 2 * 8));
-#pragma unroll
-        for (int mt = 0; mt < MT; mt++) {
-            if (mt >= n_mt)
-                break;
-            int slot = mt * 16 + matrix % 2 * 8 + row;
-            load_matrices(x, q + slot * p.q_stride + d + matrix / 2 * 8);
-            frag_mma(s[mt][0], x, k[0], k[1]);
-            frag_mma(s[mt][1], x, k[2], k[3]);
-        }
-    }
-}
-
-/* Caps the scores of seen keys and gives the warp's maximum of each slot to the block. */
-template <int MT>
-__device__ static inline void find_maxima(const struct attention_args &a,
-                                          struct attention_shared *sh, int n_mt, int key0,
-                                          float s[MT][2][4])
-{
-    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-#pragma unroll
-    for (int mt = 0; mt < MT; mt++) {
-        if (mt >= n_mt)
-            break;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int slot = mt * 16 + lane / 4 + half * 8;
-            int lo = sh->begin[slot] - key0, hi = sh->end[slot] - key0;
-            float m = -INFINITY;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int key = warp * 16 + i / 2 * 8 + lane % 4 * 2 + i % 2;
-                float *x = &s[mt][i / 2][half * 2 + i % 2];
-                if (key < lo || key >= hi)
-                    continue;
-                if (a.softcap > 0.0f)
-                    *x = elem_softcap(a.scale * *x, a.softcap);
-                m = elem_max(*x, m);
-            }
-            m = elem_max(__shfl_xor_sync(0xffffffffu, m, 1), m);
-            m = elem_max(__shfl_xor_sync(0xffffffffu, m, 2), m);
-            if (lane % 4 == 0)
-                sh->max[warp][slot] = m;
-        }
-    }
-}
-
-/* P of the warp's keys, the new maxima, and the sums under them. */
-template <int NT, int MT>
-__device__ static inline void soften_tile(struct attention_state<NT, MT> &st,
-                                          struct attention_shared *sh, int n_mt, int key0, float c,
-                                          float s[MT][2][4])
-{
-    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-#pragma unroll
-    for (int mt = 0; mt < MT; mt++) {
-        if (mt >= n_mt)
-            break;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int slot = mt * 16 + lane / 4 + half * 8;
-            int lo = MAX2(sh->begin[slot] - key0, 0), hi = MIN2(sh->end[slot] - key0, KERN_TILE);
-            float m = st.m[mt][half], f = 1.0f;
-            for (int w = 0; w < WARPS; w++)
-                m = elem_max(sh->max[w][slot], m);
-            if (lo < hi) {
-                f = elem_rescale(st.m[mt][half], m, c);
-                st.seen |= 1u << (mt * 2 + half);
-            }
-            st.m[mt][half] = m;
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                int key = warp * 16 + j * 8 + lane % 4 * 2;
-                float p[2];
-                for (int i = 0; i < 2; i++) {
-                    float x = elem_score_exponent(s[mt][j][half * 2 + i], m, c);
-                    p[i] = key + i >= lo && key + i < hi ? elem_exp2_p(x) : 0.0f;
-                }
-                *(uint32_t *)(sh->p + slot * P_STRIDE + key) = frag_pack(p[0], p[1]);
-            }
-#pragma unroll
-            for (int n = 0; n < NT; n++) {
-                st.o[mt][n][half * 2] *= f;
-                st.o[mt][n][half * 2 + 1] *= f;
-            }
-            if (mt == warp) {
-                st.l[half * 2] *= f;
-                st.l[half * 2 + 1] *= f;
-            }
-        }
-    }
-}
-
-__device__ static inline void load_p(const struct attention_shared *sh, int mt, int step,
-                                     uint32_t p[4])
-{
-    int lane = (int)threadIdx.x % 32, matrix = lane / 8;
-    int slot = mt * 16 + matrix % 2 * 8 + lane % 8;
-    load_matrices(p, sh->p + slot * P_STRIDE + step * 16 + matrix / 2 * 8);
-}
-
-/* V of 16 keys and 16 dims as two columns of eight dims: v[0..1] and v[2..3]. */
-__device__ static inline void load_v(const uint16_t *values, int dims, int step, int dim,
-                                     uint32_t v[4])
-{
-    int lane = (int)threadIdx.x % 32, matrix = lane / 8;
-    int key = step * 16 + matrix % 2 * 8 + lane % 8;
-    load_transposed(v, values + cuda_page_at(dims, key, dim + matrix / 2 * 8));
-}
-
-/* O takes the tile's four steps of P against V. */
-template <int NT, int MT>
-__device__ static inline void weigh_tile(struct attention_state<NT, MT> &st,
-                                         const struct attention_shared *sh, const uint16_t *values,
-                                         int dims, int n_mt)
-{
-    int dim0 = (int)threadIdx.x / 32 * NT * 8;
-#pragma unroll
-    for (int step = 0; step < KERN_TILE / 16; step++) {
-        uint32_t p[MT][4], v[4];
-#pragma unroll
-        for (int mt = 0; mt < MT; mt++) {
-            if (mt < n_mt)
-                load_p(sh, mt, step, p[mt]);
-        }
-#pragma unroll
-        for (int n = 0; n < NT; n += 2) {
-            if (dim0 + n * 8 >= dims)
-                break;
-            load_v(values, dims, step, dim0 + n * 8, v);
-#pragma unroll
-            for (int mt = 0; mt < MT; mt++) {
-                if (mt >= n_mt)
-                    break;
-                frag_mma(st.o[mt][n], p[mt], v[0], v[1]);
-                frag_mma(st.o[mt][n + 1], p[mt], v[2], v[3]);
-            }
-        }
-    }
-}
-
-/* Two keys of V, those outside [lo, hi) as +0. */
-__device__ static inline uint32_t clear_masked(uint32_t v, int key, int lo, int hi)
-{
-    uint32_t low = key >= lo && key < hi ? 0xffffu : 0;
-    uint32_t high = key + 1 >= lo && key + 1 < hi ? 0xffff0000u : 0;
-    return v & (low | high);
-}
-
-/* The same where V is not finite: the slots of each row by themselves. */
-template <int NT, int MT>
-__device__ static inline void
-weigh_apart(struct attention_state<NT, MT> &st, const struct attention_shared *sh,
-            const struct attention_item &it, const uint16_t *values, int dims, int key0)
-{
-    int lane = (int)threadIdx.x % 32, dim0 = (int)threadIdx.x / 32 * NT * 8;
-    for (int first = 0; first < it.n_slots; first += it.heads) {
-        int lo = MAX2(sh->begin[first] - key0, 0), hi = MIN2(sh->end[first] - key0, KERN_TILE);
-        if (lo >= hi)
-            continue;
-#pragma unroll
-        for (int mt = 0; mt < MT; mt++) {
-            if (mt * 16 >= first + it.heads || mt * 16 + 16 <= first)
-                continue;
-#pragma unroll
-            for (int n = 0; n < NT; n += 2) {
-                float o[2][4];
-                if (dim0 + n * 8 >= dims)
-                    break;
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    o[i / 4][i % 4] = st.o[mt][n + i / 4][i % 4];
-                for (int step = 0; step < KERN_TILE / 16; step++) {
-                    uint32_t p[4], v[4];
-                    load_p(sh, mt, step, p);
-                    load_v(values, dims, step, dim0 + n * 8, v);
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        v[i] = clear_masked(v[i], step * 16 + i % 2 * 8 + lane % 4 * 2, lo, hi);
-                    frag_mma(o[0], p, v[0], v[1]);
-                    frag_mma(o[1], p, v[2], v[3]);
-                }
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    int slot = mt * 16 + lane / 4 + i % 4 / 2 * 8;
-                    if (slot >= first && slot < first + it.heads)
-                        st.o[mt][n + i / 4][i % 4] = o[i / 4][i % 4];
-                }
-            }
-        }
-    }
-}
-
-/* L takes four steps of P against ones. */
-__device__ static inline void weigh_ones(const struct attention_shared *sh, int n_mt, float l[4])
-{
-    int mt = (int)threadIdx.x / 32;
-    if (mt >= n_mt)
-        return;
-#pragma unroll
-    for (int step = 0; step < KERN_TILE / 16; step++) {
-        uint32_t p[4];
-        load_p(sh, mt, step, p);
-        frag_mma(l, p, 0x3f803f80u, 0x3f803f80u);
-    }
-}
-
-/* Whether any of what this thread copied of a half is an infinity or a NaN. */
-__device__ static bool has_infinite(const uint16_t *half, int n)
-{
-    uint32_t found = 0;
-    for (int i = (int)threadIdx.x * 8; i < n; i += BLOCK * 8) {
-        uint4 v = *(const uint4 *)(half + i);
-        const uint32_t w[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            found |= ((w[j] & 0x7f80u) == 0x7f80u) | ((w[j] & 0x7f800000u) == 0x7f800000u);
-    }
-    return found != 0;
-}
-
-/* ---- splits -------------------------------------------------------------------------------------
- */
-template <int NT, int MT>
-__device__ static inline void start_split(struct attention_state<NT, MT> &st)
-{
-    st.seen = 0;
-#pragma unroll
-    for (int mt = 0; mt < MT; mt++) {
-        st.m[mt][0] = st.m[mt][1] = -INFINITY;
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                st.o[mt][n][i] = 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        st.l[i] = 0.0f;
-}
-
-/* What a split has joins the total; each slot's first one is the total. */
-template <int NT, int MT>
-__device__ static inline void merge_split(struct attention_state<NT, MT> &st, float c)
-{
-    int warp = (int)threadIdx.x / 32;
-#pragma unroll
-    for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint32_t bit = 1u << (mt * 2 + half);
-            bool first = !(st.have & bit);
-            if (!(st.seen & bit))
-                continue;
-            float m = first ? st.m[mt][half] : elem_max(st.m[mt][half], st.m_total[mt][half]);
-            float f = elem_rescale(st.m_total[mt][half], m, c);
-            float g = elem_rescale(st.m[mt][half], m, c);
-            st.m_total[mt][half] = m;
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int i = half * 2; i < half * 2 + 2; i++) {
-                    float joined = fmaf(st.o[mt][n][i], g, st.o_total[mt][n][i] * f);
-                    st.o_total[mt][n][i] = first ? st.o[mt][n][i] : joined;
-                }
-            if (mt == warp) {
-                float joined = fmaf(st.l[half * 2], g, st.l_total[half * 2] * f);
-                st.l_total[half * 2] = first ? st.l[half * 2] : joined;
-            }
-        }
-    st.have |= st.seen;
-}
-
-/* Writes a split's results for join_splits. */
-template <int NT, int MT>
-__device__ static inline void
-store_split(const struct attention_state<NT, MT> &st, const struct attention_args &a,
-            const struct attention_plan &p, const struct attention_item &it, int split)
-{
-    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, dim0 = warp * NT * 8;
-#pragma unroll
-    for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int slot = mt * 16 + lane / 4 + half * 8;
-            if (!(st.seen >> (mt * 2 + half) & 1))
-                continue;
-            int64_t row = it.row + slot / it.heads, head = it.head0 + slot % it.heads;
-            float *to = partial_of(p.parts, row, a.n_head, (int)head, split);
-#pragma unroll
-            for (int n = 0; n < NT; n++) {
-                int dim = dim0 + n * 8 + lane % 4 * 2;
-                if (dim < p.dims)
-                    *(float2 *)(to + dim) =
-                        make_float2(st.o[mt][n][half * 2], st.o[mt][n][half * 2 + 1]);
-            }
-            if (mt == warp && lane % 4 == 0) {
-                to[p.dims] = st.l[half * 2];
-                to[p.dims + 1] = st.m[mt][half];
-            }
-        }
-}
-
-template <int NT, int MT>
-__device__ static inline void
-store_item(const struct attention_state<NT, MT> &st, const struct attention_args &a,
-           const struct attention_plan &p, const struct attention_item &it,
-           struct attention_shared *sh)
-{
-    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, dim0 = warp * NT * 8;
-    if (warp < it.n_mt && lane % 4 == 0) {
-        sh->sum[warp * 16 + lane / 4] = st.l_total[0];
-        sh->sum[warp * 16 + lane / 4 + 8] = st.l_total[2];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int slot = mt * 16 + lane / 4 + half * 8;
-            if (slot >= it.n_slots)
-                continue;
-            int row = it.row + slot / it.heads, head = it.head0 + slot % it.heads;
-            struct attention_factors f =
-                end_row(a, head, st.m_total[mt][half], sh->sum[slot], p.parts.c);
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    store_out(a, row, head, dim0 + n * 8 + lane % 4 * 2 + i,
-                              st.o_total[mt][n][half * 2 + i], f);
-        }
-}
-
-/* ---- kernels ------------------------------------------------------------------------------------
- */
-__device__ static inline int split_of(const struct attention_plan &p, int tile)
-{
-    return (p.late_edge ? MAX2(tile - 1, 0) : tile) / TILES;
-}
-
-template <int NT, int MT>
+/* Few splits: a warp is a head, a lane four dims of every 128. */
 __global__ static void __launch_bounds__(BLOCK)
-    attend(struct attention_args a, struct kern_rows rows, struct attention_plan p)
+    join_few(struct attention_args a, struct kern_rows rows, struct cuda_partials p, int skip)
 {
-    extern __shared__ __align__(128) uint8_t dynamic[];
-    __shared__ struct attention_shared sh;
-    struct attention_item it;
-    struct attention_state<NT, MT> st;
-    int half = cuda_page_half(p.dims);
-    uint16_t *keys = (uint16_t *)dynamic, *values = keys + half, *q = values + half;
-    if (!find_item(rows, p, rows.n_tok - 1 - (int)blockIdx.x, (int)blockIdx.y, &it))
+    struct join_view v = find_join(a, rows, p, skip);
+    int head = (int)blockIdx.x * (BLOCK / 32) + (int)threadIdx.x / 32;
+    launch_wait();
+    launch_trigger();
+    if (v.n == 0 || head >= a.n_head)
         return;
-    load_slots(a, rows, p, &it, &sh, q);
-    int tile = it.begin_min / KERN_TILE, last = (it.end_max - 1) / KERN_TILE;
-    if (p.parts.data) {
-        tile = MAX2(tile, (int)blockIdx.z * TILES);
-        last = MIN2(last, (int)blockIdx.z * TILES + TILES - 1);
-        if (tile > last)
-            return;
-    }
-    st.have = 0;
-    start_split(st);
-    copy_begin(keys, tile_half(a, rows, p, it, tile, 0), half);
-    for (; tile <= last; tile++) {
-        int key0 = tile * KERN_TILE;
-        bool whole = it.begin_max <= key0 && it.end_min >= key0 + KERN_TILE;
-        float s[MT][2][4];
-        copy_wait<0>();
-        __syncthreads();
-        copy_begin(values, tile_half(a, rows, p, it, tile, 1), half);
-        score_tile<MT>(keys, q, p, it.n_mt, s);
-        find_maxima<MT>(a, &sh, it.n_mt, key0, s);
-        __syncthreads();
-        copy_begin(keys, tile < last ? tile_half(a, rows, p, it, tile + 1, 0) : NULL,
-                   tile < last ? half : 0);
-        soften_tile(st, &sh, it.n_mt, key0, p.parts.c, s);
-        copy_wait<1>();
-        if (__syncthreads_or(!whole && has_infinite(values, half)))
-            weigh_apart(st, &sh, it, values, p.dims, key0);
-        else
-            weigh_tile(st, &sh, values, p.dims, it.n_mt);
-        weigh_ones(&sh, it.n_mt, st.l);
-        if (!p.parts.data && (tile == last || split_of(p, tile + 1) != split_of(p, tile))) {
-            merge_split(st, p.parts.c);
-            start_split(st);
+    const float *x = partial_of(p, v.row, a.n_head, head, v.first);
+    for (int dim = (int)threadIdx.x % 32 * 4; dim < a.head_dim; dim += 128) {
+        float o[4], l = 0.0f, m = -INFINITY;
+        for (int from = 0; from < v.n; from += FEW / 2) {
+            float4 xo[FEW / 2];
+            float2 xe[FEW / 2]; /* L and m */
+#pragma unroll
+            for (int i = 0; i < FEW / 2; i++) {
+                const float *r = x + (from + i) * v.step;
+                if (from + i < v.n) {
+                    xo[i] = *(const float4 *)(const void *)(r + dim);
+                    xe[i] = *(const float2 *)(const void *)(r + p.dims);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < FEW / 2; i++) {
+                if (from + i >= v.n)
+                    break;
+                const float own[4] = {xo[i].x, xo[i].y, xo[i].z, xo[i].w};
+                float joined = elem_max(xe[i].y, m);
+                float f = elem_rescale(m, joined, p.c), g = elem_rescale(xe[i].y, joined, p.c);
+                bool is_first = from + i == 0;
+                for (int j = 0; j < 4; j++)
+                    o[j] = is_first ? own[j] : fmaf(own[j], g, o[j] * f);
+                l = is_first ? xe[i].x : fmaf(xe[i].x, g, l * f);
+                m = joined;
+            }
         }
+        struct attention_factors f = end_row(a, head, m, l, p.c);
+        for (int j = 0; j < 4; j++)
+            store_out(a, v.row, head, dim + j, o[j], f);
     }
-    if (p.parts.data)
-        store_split(st, a, p, it, (int)blockIdx.z);
-    else
-        store_item(st, a, p, it, &sh);
 }
 
-/* ---- the host's side ----------------------------------------------------------------------------
+/* Many splits. What joins a record to those before it: o = fma(record, own, o * before). */
+struct join_shared {
+    float before[BLOCK], own[BLOCK], sum[BLOCK], max[BLOCK / 32];
+};
+
+/* Factors and row sums of n records from x on, `step` floats apart, under the maximum m of those
+ * before: thread i makes the i-th. m becomes that of all; a maximum is exact in any order. */
+__device__ static inline void find_factors(const struct cuda_partials &p, const float *x,
+                                           int64_t step, int n, struct join_shared *sh, float *m)
+{
+    int i = (int)threadIdx.x, lane = i % 32;
+    float own = i < n ? x[i * step + p.dims + 1] : -INFINITY, most = own;
+    sh->sum[i] = i < n ? x[i * step + p.dims] : 0.0f;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        float other = __shfl_up_sync(ALL, most, d);
+        most = lane < d ? most : elem_max(most, other);
+    }
+    if (lane == 31)
+        sh->max[i / 32] = most;
+    __syncthreads();
+    float lower = *m, before = __shfl_up_sync(ALL, most, 1);
+    for (int w = 0; w < BLOCK / 32; w++) {
+        lower = w < i / 32 ? elem_max(sh->max[w], lower) : lower;
+        *m = elem_max(sh->max[w], *m);
+    }
+    before = lane == 0 ? lower : elem_max(before, lower);
+    most = elem_max(own, before);
+    sh->before[i] = elem_rescale(before, most, p.c);
+    sh->own[i] = elem_rescale(own, most, p.c);
+    __syncthreads();
+}
+
+__device__ static inline void load_ahead(float (&to)[AHEAD], const float *x, int64_t step, int n)
+{
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        to[i] = i < n ? x[i * step] : 0.0f;
+}
+
+__global__ static void __launch_bounds__(BLOCK)
+    join_splits(struct attention_args a, struct kern_rows rows, struct cuda_partials p, int skip)
+{
+    __shared__ struct join_shared sh;
+    struct join_view v = find_join(a, rows, p, skip);
+    int head = (int)blockIdx.x;
+    launch_wait();
+    launch_trigger();
+    if (v.n == 0)
+        return;
+    const float *records = partial_of(p, v.row, a.n_head, head, v.first);
+    for (int dim0 = 0; dim0 < a.head_dim; dim0 += BLOCK) {
+        int dim = dim0 + (int)threadIdx.x, mine = MIN2(dim, p.dims - 1);
+        float o = 0.0f, l = 0.0f, m = -INFINITY;
+        for (int from = 0; from < v.n; from += BLOCK) {
+            const float *x = records + from * v.step;
+            int n = MIN2(v.n - from, BLOCK);
+            float next[AHEAD];
+            load_ahead(next, x + mine, v.step, n);
+            find_factors(p, x, v.step, n, &sh, &m);
+#pragma unroll 1
+            for (int i = 0; i < n; i += AHEAD) {
+                float now[AHEAD];
+#pragma unroll
+                for (int j = 0; j < AHEAD; j++)
+                    now[j] = next[j];
+                load_ahead(next, x + (i + AHEAD) * v.step + mine, v.step, n - i - AHEAD);
+#pragma unroll
+                for (int j = 0; j < AHEAD; j++) {
+                    if (i + j >= n)
+                        break;
+                    float f = sh.before[i + j], g = sh.own[i + j];
+                    bool is_first = from + i + j == 0;
+                    o = is_first ? now[j] : fmaf(now[j], g, o * f);
+                    l = is_first ? sh.sum[0] : fmaf(sh.sum[i + j], g, l * f);
+                }
+            }
+            __syncthreads();
+        }
+        store_out(a, v.row, head, dim, o, end_row(a, head, m, l, p.c));
+    }
+}
+
+extern "C" void cuda_attention_join(const struct cuda_kern *c, const struct attention_args *a,
+                                    const struct cuda_partials *p, int skip)
+{
+    bool few = p->n_splits <= FEW;
+    unsigned blocks = (unsigned)(few ? (a->n_head + BLOCK / 32 - 1) / (BLOCK / 32) : a->n_head);
+    launch_early(few ? join_few : join_splits, dim3(blocks, (unsigned)a->rows->n_tok), BLOCK, 0,
+                 c->stream, *a, *a->rows, *p, skip);
+}
+
+/* ---- cuts and scratch ---------------------------------------------------------------------------
  */
+extern "C" struct attention_cut cuda_attention_cut(const struct attention_args *a, int slots)
+{
+    struct attention_cut c = {};
+    c.group = a->n_head / a->n_kv;
+    c.heads = MIN2(c.group, slots);
+    c.pieces = (c.group + c.heads - 1) / c.heads;
+    c.tokens = slots / c.heads;
+    return c;
+}
+
+extern "C" bool cuda_attention_late(const struct attention_args *a)
+{
+    return kern_planted() == KERN_FAULT_SPLIT_EDGE && a->rows->n_tok > 1;
+}
+
 static size_t partial_bytes(int64_t n_tok, int64_t n_head, int64_t n_splits, int head_dim)
 {
     size_t one = (size_t)(cuda_page_dims(head_dim) + PARTIAL_EXTRA) * sizeof(float);
@@ -565,12 +206,13 @@ extern "C" size_t cuda_attention_scratch_bytes(const struct cuda_kern *c,
                                                const struct kern_limits *l)
 {
     size_t bytes = partial_bytes(MIN2(l->n_tok, SCRATCH_ROWS), l->n_head,
-                                 (l->pages_max + TILES - 1) / TILES, l->head_dim);
+                                 (l->pages_max + SPLIT_TILES - 1) / SPLIT_TILES, l->head_dim);
     (void)c;
     return MIN2(bytes, SCRATCH_MAX);
 }
 
-extern "C" int cuda_attention_splits(const struct kern_rows *rows)
+/* Splits that a row of the step may reach: rows->keys_max, or all pages where that is unknown. */
+static int most_splits(const struct kern_rows *rows)
 {
     int64_t keys = (int64_t)rows->pages_max * KERN_PAGE;
     if (rows->keys_max > 0)
@@ -582,88 +224,48 @@ extern "C" struct cuda_partials cuda_attention_partials(const struct cuda_kern *
                                                         const struct attention_args *a)
 {
     struct cuda_partials p = {};
-    p.n_splits = cuda_attention_splits(a->rows);
+    p.n_splits = most_splits(a->rows);
     p.dims = cuda_page_dims(a->head_dim);
     p.c = elem_score_factor(a->scale, a->softcap);
-    p.descending = kern_planted() == KERN_FAULT_SPLIT_EDGE && a->rows->n_tok > 1;
+    p.descending = c->plant_descending;
     if (partial_bytes(a->rows->n_tok, a->n_head, p.n_splits, a->head_dim) <=
         c->scratch_bytes.attention)
         p.data = (float *)c->scratch_attention;
     return p;
 }
 
-static struct attention_plan make_plan(const struct cuda_kern *c, const struct attention_args *a,
-                                       int slots)
+/* ---- who takes a step ---------------------------------------------------------------------------
+ */
+static bool takes_rows(const struct cuda_kern *c, const struct attention_args *a)
 {
-    struct attention_plan p = {};
-    int n_tok = a->rows->n_tok;
-    p.group = a->n_head / a->n_kv;
-    p.heads = MIN2(p.group, slots);
-    p.pieces = (p.group + p.heads - 1) / p.heads;
-    p.tokens = slots / p.heads;
-    p.dims = cuda_page_dims(a->head_dim);
-    p.q_stride = p.dims + 8;
-    p.late_edge = kern_planted() == KERN_FAULT_SPLIT_EDGE && n_tok > 1;
-    p.parts = cuda_attention_partials(c, a);
-    if (p.parts.n_splits < 2 || p.late_edge ||
-        (int64_t)n_tok * a->n_kv * p.pieces >= 2 * (int64_t)c->n_sm)
-        p.parts.data = NULL;
-    return p;
+    return a->rows->n_tok <= a->rows->n_seq && cuda_attention_rows_run(c, a);
 }
 
-/* Of a block besides struct attention_shared: K and V of a tile, and the queries. */
-static constexpr int shared_bytes(int dims, int slots)
+static void attend(const struct cuda_kern *c, const struct attention_args *a)
 {
-    return (2 * CUDA_PAGE_KEYS * dims + slots * (dims + 8)) * (int)sizeof(uint16_t);
+    if (c->force_attention == CUDA_ATTENTION_MANY && cuda_attention_many_run(c, a))
+        return;
+    if (c->force_attention != CUDA_ATTENTION_ITEMS &&
+        (takes_rows(c, a) || (!cuda_attention_items_apart(c, a) && cuda_attention_many_run(c, a))))
+        return;
+    cuda_attention_items_run(c, a);
 }
 
-template <int NT, int MT>
-static enum err_code launch(const struct cuda_kern *c, const struct attention_args *a,
-                            struct err *e)
-{
-    static bool allowed;
-    constexpr int most = shared_bytes(NT * 8 * WARPS, 16 * MT);
-    struct attention_plan p = make_plan(c, a, 16 * MT);
-    dim3 grid((unsigned)a->rows->n_tok, (unsigned)(a->n_kv * p.pieces),
-              p.parts.data ? (unsigned)p.parts.n_splits : 1u);
-    if (!allowed) {
-        (void)cudaFuncSetAttribute(attend<NT, MT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   most);
-        allowed = true;
-    }
-    attend<NT, MT>
-        <<<grid, BLOCK, (size_t)shared_bytes(p.dims, 16 * MT), c->stream>>>(*a, *a->rows, p);
-    if (p.parts.data)
-        cuda_attention_join(c, a, &p.parts, 0);
-    return cuda_launched("attention", e);
-}
-
-static enum err_code run_items(const struct cuda_kern *c, const struct attention_args *a,
-                               struct err *e)
-{
-    int dims = cuda_page_dims(a->head_dim);
-    if (dims <= 64)
-        return launch<2, 4>(c, a, e);
-    if (dims <= 128)
-        return launch<4, 4>(c, a, e);
-    if (dims <= 256)
-        return launch<8, 2>(c, a, e);
-    return launch<16, 1>(c, a, e);
-}
-
+/* Rope, where the arguments hold it, is an operation of its own unless the row kernel takes it. */
 extern "C" enum err_code cuda_attention(struct kern *k, const struct attention_args *a,
                                         struct err *e)
 {
-    const struct cuda_kern *c = cuda_of(k);
+    struct attention_args after = *a;
     if (a->rows->n_tok == 0)
         return ERR_OK;
-    if (c->force_attention == CUDA_ATTENTION_MANY && cuda_attention_many_run(c, a))
+    if (a->rope && takes_rows(cuda_of(k), a))
         return cuda_launched("attention", e);
-    if (c->force_attention == CUDA_ATTENTION_ITEMS)
-        return run_items(c, a, e);
-    if (a->rows->n_tok <= a->rows->n_seq && cuda_attention_rows_run(c, a))
-        return cuda_launched("attention", e);
-    if (!make_plan(c, a, SLOTS_MAX).parts.data && cuda_attention_many_run(c, a))
-        return cuda_launched("attention", e);
-    return run_items(c, a, e);
+    if (a->rope) {
+        enum err_code rc = cuda_rope_kv(k, a->rope, e);
+        if (rc != ERR_OK)
+            return rc;
+    }
+    after.rope = NULL;
+    attend(cuda_of(k), &after);
+    return cuda_launched("attention", e);
 }

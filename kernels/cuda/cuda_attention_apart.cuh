@@ -28,7 +28,7 @@ struct apart_total {
     float o[4][4], l[2], m[2];
 };
 
-template <int DIMS>
+template <int DIMS, bool CAPS>
 __device__ static void apart_dims(const struct attention_args &a, const struct kern_rows &rows,
                                   const struct attention_many_plan &p,
                                   const struct attention_many_item &it, int slot0, int end,
@@ -70,8 +70,11 @@ __device__ static void apart_dims(const struct attention_args &a, const struct k
 #pragma unroll
             for (int i = 0; i < 16; i++) {
                 int key = i / 2 * 8 + t + i % 2;
+                float *x = &s[i / 2][half * 2 + i % 2];
+                if (CAPS)
+                    *x = elem_softcap(a.scale * *x, a.softcap);
                 if (key >= lo && key < hi)
-                    most = elem_max(s[i / 2][half * 2 + i % 2], most);
+                    most = elem_max(*x, most);
             }
             most = elem_max(__shfl_xor_sync(0xffffffffu, most, 1), most);
             most = elem_max(__shfl_xor_sync(0xffffffffu, most, 2), most);
@@ -104,8 +107,7 @@ __device__ static void apart_dims(const struct attention_args &a, const struct k
                          apart_values(values, DIMS, key + 8, dim, lo, hi));
             }
         }
-        bool edge = (tile + 1 - p.late) % (KERN_SPLIT / KERN_TILE) == 0 && tile + 1 > p.late;
-        if (!edge && tile != (end - 1) / KERN_TILE)
+        if (split_of(tile + 1, p.late) == split_of(tile, p.late) && tile != (end - 1) / KERN_TILE)
             continue;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -127,17 +129,18 @@ __device__ static void apart_dims(const struct attention_args &a, const struct k
     }
 }
 
-/* Computes and writes the 16 slots of a warp from slot0 on. */
-template <int DIMS>
+/* Computes and writes dims [from, to) of the 16 slots of a warp from slot0 on. */
+template <int DIMS, bool CAPS>
 __device__ static __noinline__ void
 attend_apart(const struct attention_args &a, const struct kern_rows &rows,
-             const struct attention_many_plan &p, const struct attention_many_item &it, int slot0)
+             const struct attention_many_plan &p, const struct attention_many_item &it, int slot0,
+             int from, int to)
 {
     int lane = (int)threadIdx.x % 32, end = MIN2(slot0 + 16, it.n_slots);
     for (int token = slot0 / it.heads; token * it.heads < end; token++) {
-        for (int dim0 = 0; dim0 < DIMS; dim0 += 32) {
+        for (int dim0 = from; dim0 < to; dim0 += 32) {
             struct apart_total total = {};
-            apart_dims<DIMS>(a, rows, p, it, slot0, it.pos + token + 1, dim0, &total);
+            apart_dims<DIMS, CAPS>(a, rows, p, it, slot0, it.pos + token + 1, dim0, &total);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 int slot = slot0 + lane / 4 + half * 8, head = it.head0 + slot % it.heads;

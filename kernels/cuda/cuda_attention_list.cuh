@@ -19,17 +19,17 @@
 
 /* A launch. */
 struct attention_many_plan {
-    int row0, n_rows;         /* its rows */
-    int group, heads, pieces; /* query heads of a kv head, of an item; items of a kv head */
-    int tokens;               /* rows of an item, at most */
-    float c;
+    int row0, n_rows; /* its rows */
+    struct attention_cut cut;
+    int parts; /* blocks that share an item, each some of its dims */
+    float c, scale, cap, cap_inverse;
     int late; /* planted fault: tiles by which splits begin late */
 };
 
-/* Up to 128 slots: n_rows rows from `row` on, at positions from `pos` on, times `heads` heads. */
+/* Its slots: n_rows rows from `row` on, at positions from `pos` on, times `heads` heads. */
 struct attention_many_item {
     int row, n_rows, pos, n_slots;
-    int kv, head0, heads;
+    int kv, head0, heads, part;
     int first, last; /* tiles */
 };
 
@@ -56,7 +56,7 @@ __device__ static int list_rows(const struct attention_args &a, const struct ker
     int words = (p.n_rows + 31) / 32, n = 0;
     for (int t = (int)threadIdx.x; t < words * 32; t += (int)blockDim.x) {
         bool begin = t < p.n_rows && (t == 0 || seq[t] != seq[t - 1] || pos[t] != pos[t - 1] + 1 ||
-                                      pos[t] % p.tokens == 0);
+                                      pos[t] % p.cut.tokens == 0);
         uint32_t word = __ballot_sync(ALL, begin);
         if (t % 32 == 0)
             begins[t / 32] = word;
@@ -96,7 +96,7 @@ __device__ static bool find_item(const struct attention_args &a,
                                  const struct attention_many_plan &p, const struct many_rows *list,
                                  int n_list, int round, struct attention_many_item *it)
 {
-    int per = a.n_kv * p.pieces, blocks = (int)gridDim.x, block = (int)blockIdx.x;
+    int per = a.n_kv * p.cut.pieces * p.parts, blocks = (int)gridDim.x, block = (int)blockIdx.x;
     int i = round * blocks + (round % 2 ? blocks - 1 - block : block);
     if (i >= n_list * per)
         return false;
@@ -104,13 +104,14 @@ __device__ static bool find_item(const struct attention_args &a,
     r.row = (uint16_t)__reduce_max_sync(ALL, r.row);
     r.n = (uint16_t)__reduce_max_sync(ALL, r.n);
     r.pos = __reduce_max_sync(ALL, r.pos);
-    int y = i % per, piece = y % p.pieces;
+    struct attention_heads h = heads_of(p.cut, i % per / p.parts);
     it->row = p.row0 + r.row;
     it->n_rows = r.n;
     it->pos = r.pos;
-    it->kv = y / p.pieces;
-    it->head0 = it->kv * p.group + piece * p.heads;
-    it->heads = MIN2(p.heads, p.group - piece * p.heads);
+    it->part = i % per % p.parts;
+    it->kv = h.kv;
+    it->head0 = h.head0;
+    it->heads = h.heads;
     it->n_slots = it->n_rows * it->heads;
     it->last = (r.pos + r.n - 1) / KERN_TILE;
     it->first = it->last + 1 - tiles_of(a, r);

@@ -1,15 +1,15 @@
 /* cuda_attention_row.cu: rule 4 for steps of single tokens: a block is one split of one row and up
- * to 8 query heads of a kv head. With rope in front where the step asks for it. And the joining of
- * splits.
+ * to 8 query heads of a kv head. With rope in front where the step asks for it.
  *
  * Work: four warps, a warp a tile of 64 keys for the scores, then a quarter of the dims for the
  * weighted sum. Bytes: K and V of the row's keys once for every 8 heads; each half of a page is one
- * bulk copy. The four K of a split are asked for at once; V takes the place of K tile by tile. The
- * latency of V is hidden by other blocks: three an SM with 128 dims. One fits beside a block of a
- * product (cuda_stream.cu), so that an early start brings K under that.
+ * bulk copy. The four K of a split are asked for at once, up to 128 dims; V takes the place of K
+ * tile by tile. The latency of V is hidden by other blocks: three an SM with 128 dims. One fits
+ * beside a block of a product (cuda_stream.cu), so that an early start brings K under that. With
+ * more dims there are three places, so that two blocks of 256 dims fit, or one of 512.
  *
- * Operands stand the other way round than in cuda_attention.cu: keys (then dims of V) are the 16
- * rows, heads the 8 columns. The instruction's sums do not know the difference.
+ * Operands stand the other way round than in cuda_attention_items.cu: keys (then dims of V) are the
+ * 16 rows, heads the 8 columns. The instruction's sums do not know the difference.
  *
  * Order: tiles ascending. A tile's maximum counts in every later tile of the split, and a maximum
  * is exact in any order, so P of all four tiles is made at once; O and L then take the tiles one by
@@ -31,22 +31,29 @@
 #include "kernels/cuda/cuda_frag.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
 
-#define TILES          (KERN_SPLIT / KERN_TILE)
+#define TILES          SPLIT_TILES
 #define BLOCK          (32 * TILES)
 #define HEADS          8
 #define P_STRIDE       (KERN_SPLIT + 8)
 #define ALL            0xffffffffu
+#define RECORDS_STAY   (4 << 20) /* floats of records that the second-level cache keeps */
 #define Q_STRIDE(dims) ((dims) + 8)
+
+/* Places of shared memory for halves of 64 keys: one for each K, or as many as leave room for a
+ * second block, or fit. */
+template <int DIMS> constexpr int row_places = DIMS > 128 ? 3 : TILES;
 
 struct row_plan {
     struct cuda_partials parts;
-    int pieces;   /* of HEADS heads that a kv head's are cut into */
+    struct attention_cut cut;
     bool rotates; /* rope is part of it */
+    bool once;    /* K and V leave the second-level cache first, so that the records stay */
     bool no_wait; /* planted fault */
 };
 
 struct row_shared {
     uint64_t k_here[TILES], v_here[TILES];
+    int page[TILES]; /* of each tile */
     float max[TILES][HEADS], rescale[TILES][HEADS];
     uint16_t p[HEADS * P_STRIDE];
 };
@@ -344,18 +351,22 @@ __device__ static inline void store_row(const struct attention_args &a, const st
     }
 }
 
-/* False when the split holds no key of the row. */
+/* False when the split holds no key of the row. *page: of the warp's tile, if it has one; it is
+ * read beside the position, since each read here is a way to memory before the first copy. */
 __device__ static inline bool find_row(const struct attention_args &a, const struct kern_rows &rows,
-                                       const struct row_plan &p, struct row_view *v)
+                                       const struct row_plan &p, struct row_view *v, int *page)
 {
-    int group = a.n_head / a.n_kv, piece = (int)blockIdx.y % p.pieces;
+    int tile = MIN2((int)blockIdx.x * TILES + (int)threadIdx.x / 32, rows.pages_max - 1);
+    int pos = rows.pos[blockIdx.z];
+    *page = rows.pages[(int64_t)rows.seq[blockIdx.z] * rows.pages_max + tile];
+    struct attention_heads h = heads_of(p.cut, (int)blockIdx.y);
     v->row = (int)blockIdx.z;
-    v->kv = (int)blockIdx.y / p.pieces;
-    v->head0 = v->kv * group + piece * HEADS;
-    v->n_heads = MIN2(HEADS, group - piece * HEADS);
-    v->is_first = piece == 0;
+    v->kv = h.kv;
+    v->head0 = h.head0;
+    v->n_heads = h.heads;
+    v->is_first = h.head0 == h.kv * p.cut.group;
     v->split = (int)blockIdx.x;
-    v->end = rows.pos[v->row] + 1;
+    v->end = pos + 1;
     v->begin = a.window && v->end > a.window ? v->end - a.window : 0;
     v->alone = v->begin / KERN_SPLIT == (v->end - 1) / KERN_SPLIT;
     v->first = MAX2(v->begin / KERN_TILE - v->split * TILES, 0);
@@ -363,12 +374,27 @@ __device__ static inline bool find_row(const struct attention_args &a, const str
     return v->first <= v->last;
 }
 
-/* Asks for a half of a page. */
-__device__ static inline void ask(uint16_t *to, const uint16_t *from, int elements,
-                                  uint64_t *barrier)
+/* Asks for half h of the block: K of its tiles, then V of them, each in the next place. Half h +
+ * row_places may be asked for when h is done with. */
+template <int DIMS>
+__device__ static inline void ask(const struct attention_args &a, const struct row_plan &p,
+                                  const struct row_view &v, struct row_shared *sh, uint16_t *places,
+                                  int h)
 {
-    copy_expect(barrier, elements * 2);
-    copy_bulk(to, from, elements * 2, barrier);
+    constexpr int half = KERN_TILE * DIMS;
+    int n = v.last - v.first + 1, value = h >= n, tile = v.first + h - value * n;
+    if (h >= 2 * n)
+        return;
+    uint64_t *barrier = value ? &sh->v_here[tile] : &sh->k_here[tile], policy;
+    copy_expect(barrier, half * 2);
+    if (p.once)
+        COPY_ASM("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else
+        COPY_ASM("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    copy_bulk_by(policy, places + h % row_places<DIMS> * half,
+                 (const uint16_t *)a.kv +
+                     (((int64_t)sh->page[tile] * a.n_kv + v.kv) * 2 + value) * half,
+                 half * 2, barrier);
 }
 
 /* CAPS: scores have a softcap. Its code is left out where they have none: a small step runs every
@@ -385,20 +411,7 @@ __global__ static void __launch_bounds__(BLOCK)
     __shared__ struct row_rotated<DIMS> rotated;
     constexpr int half = KERN_TILE * DIMS, n_blocks = (DIMS / 16 + TILES - 1) / TILES;
     struct row_view v;
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    if (!find_row(a, rows, p, &v)) /* positions and pages are no kernel's work */
-        return;
-    uint16_t *tiles = (uint16_t *)dynamic, *keys = tiles + warp * half; /* then values */
-    const uint16_t *page = NULL;
-    bool mine = warp >= v.first && warp <= v.last;
-    /* The tile of this block that holds the newest key, or none. */
-    int fresh = p.rotates && (v.end - 1) / KERN_SPLIT == v.split ? v.last : TILES;
-    int fresh_key = (v.end - 1) % KERN_TILE;
-    if (mine)
-        page = (const uint16_t *)a.kv +
-               ((int64_t)cuda_page(rows, v.row, (v.split * TILES + warp) * KERN_TILE) * a.n_kv +
-                v.kv) *
-                   2 * half;
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, number;
     if (threadIdx.x == 0) {
         for (int i = 0; i < TILES; i++) {
             copy_init(&sh.k_here[i], 1);
@@ -406,13 +419,23 @@ __global__ static void __launch_bounds__(BLOCK)
         }
         copy_init_done();
     }
+    if (!find_row(a, rows, p, &v, &number)) /* positions and pages are no kernel's work */
+        return;
+    uint16_t *places = (uint16_t *)dynamic;
+    int n = v.last - v.first + 1, mine_at = warp - v.first; /* number of the warp's K */
+    bool mine = warp >= v.first && warp <= v.last;
+    /* The tile of this block that holds the newest key, or none. */
+    int fresh = p.rotates && (v.end - 1) / KERN_SPLIT == v.split ? v.last : TILES;
+    int fresh_key = (v.end - 1) % KERN_TILE;
+    if (lane == 0)
+        sh.page[warp] = number;
     __syncthreads();
     if (!p.rotates) {
         launch_wait();
         launch_trigger();
     }
-    if (mine && lane == 0)
-        ask(keys, page, half, &sh.k_here[warp]);
+    if (lane == 0 && warp < row_places<DIMS>)
+        ask<DIMS>(a, p, v, &sh, places, warp);
     if (p.rotates) {
         rotate_row<DIMS>(r, p, v, fresh < TILES, &rotated);
         __syncthreads();
@@ -427,12 +450,14 @@ __global__ static void __launch_bounds__(BLOCK)
         load_queries<DIMS>((const uint16_t *)a.q + ((int64_t)v.row * a.n_head + v.head0) * DIMS,
                            DIMS, v.n_heads, q);
     if (mine) {
+        uint16_t *keys = places + mine_at % row_places<DIMS> * half;
         copy_wait(&sh.k_here[warp], 0);
         if (warp == fresh) {
+            uint16_t *page = (uint16_t *)a.kv + ((int64_t)number * a.n_kv + v.kv) * 2 * half;
             put_fresh<DIMS>(&rotated, 0, keys, fresh_key, lane, 32);
             if (v.is_first) {
-                put_fresh<DIMS>(&rotated, 0, (uint16_t *)page, fresh_key, lane, 32);
-                put_fresh<DIMS>(&rotated, 1, (uint16_t *)page + half, fresh_key, lane, 32);
+                put_fresh<DIMS>(&rotated, 0, page, fresh_key, lane, 32);
+                put_fresh<DIMS>(&rotated, 1, page + half, fresh_key, lane, 32);
             }
             copy_own_writes_done();
             __syncwarp();
@@ -440,81 +465,35 @@ __global__ static void __launch_bounds__(BLOCK)
         score_tile<DIMS>(keys, q, s);
         __syncwarp();
         if (lane == 0)
-            ask(keys, page + half, half, &sh.v_here[warp]);
+            ask<DIMS>(a, p, v, &sh, places, mine_at + row_places<DIMS>);
         find_maxima<CAPS>(a, &sh, warp, lo, hi, s);
     }
     __syncthreads();
     if (mine)
         soften_tile(&sh, v, warp, lo, hi, p.parts.c, s);
-#pragma unroll 1
-    for (int i = v.first; i <= v.last; i++) {
-        seen_of(v, i, &lo, &hi);
-        if (lo > 0 || hi < KERN_TILE || i == fresh) {
-            copy_wait(&sh.v_here[i], 0);
-            clear_masked<DIMS>(tiles + i * half, lo, hi);
-        }
-        if (i == fresh)
-            put_fresh<DIMS>(&rotated, 1, tiles + i * half, fresh_key, (int)threadIdx.x, BLOCK);
-    }
     __syncthreads();
     float o[n_blocks][4] = {}, l[4] = {};
 #pragma unroll 1
     for (int i = v.first; i <= v.last; i++) {
+        int h = n + i - v.first;
+        uint16_t *values = places + h % row_places<DIMS> * half;
+        seen_of(v, i, &lo, &hi);
         copy_wait(&sh.v_here[i], 0);
-        weigh_tile<DIMS, n_blocks>(&sh, tiles + i * half, i, o, l);
+        if (lo > 0 || hi < KERN_TILE || i == fresh) {
+            clear_masked<DIMS>(values, lo, hi);
+            if (i == fresh)
+                put_fresh<DIMS>(&rotated, 1, values, fresh_key, (int)threadIdx.x, BLOCK);
+            copy_own_writes_done();
+            __syncthreads();
+        }
+        weigh_tile<DIMS, n_blocks>(&sh, values, i, o, l);
+        if (row_places<DIMS> < TILES && h + row_places<DIMS> < 2 * n) {
+            __syncthreads();
+            if (threadIdx.x == 0)
+                ask<DIMS>(a, p, v, &sh, places, h + row_places<DIMS>);
+        }
     }
     store_row<DIMS, n_blocks>(a, p, &sh, v, o, l);
-}
-
-/* ---- joining ------------------------------------------------------------------------------------
- */
-#define AHEAD 8 /* records on their way at once */
-
-/* One block is one head of one row; a thread is a dim. */
-__global__ static void __launch_bounds__(BLOCK)
-    join_splits(struct attention_args a, struct kern_rows rows, struct cuda_partials p, int skip)
-{
-    int row = (int)blockIdx.y, head = (int)blockIdx.x, end = rows.pos[row] + 1;
-    int begin = a.window && end > a.window ? end - a.window : 0;
-    int first = begin / KERN_SPLIT, last = (end - 1) / KERN_SPLIT;
-    launch_wait();
-    launch_trigger();
-    if (last - first < skip)
-        return;
-    for (int dim = (int)threadIdx.x; dim < a.head_dim; dim += BLOCK) {
-        float o = 0.0f, l = 0.0f, m = -INFINITY;
-        for (int split = first; split <= last; split += AHEAD) {
-            float xo[AHEAD], xl[AHEAD], xm[AHEAD];
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                int at = p.descending ? first + last - split - i : split + i;
-                const float *x = partial_of(p, row, a.n_head, head, at);
-                bool there = split + i <= last;
-                xo[i] = there ? x[dim] : 0.0f;
-                xl[i] = there ? x[p.dims] : 0.0f;
-                xm[i] = there ? x[p.dims + 1] : 0.0f;
-            }
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                if (split + i > last)
-                    break;
-                float joined = elem_max(xm[i], m);
-                float f = elem_rescale(m, joined, p.c), g = elem_rescale(xm[i], joined, p.c);
-                bool is_first = split + i == first;
-                o = is_first ? xo[i] : fmaf(xo[i], g, o * f);
-                l = is_first ? xl[i] : fmaf(xl[i], g, l * f);
-                m = is_first ? xm[i] : joined;
-            }
-        }
-        store_out(a, row, head, dim, o, end_row(a, head, m, l, p.c));
-    }
-}
-
-extern "C" void cuda_attention_join(const struct cuda_kern *c, const struct attention_args *a,
-                                    const struct cuda_partials *p, int skip)
-{
-    dim3 grid((unsigned)a->n_head, (unsigned)a->rows->n_tok);
-    launch_early(join_splits, grid, BLOCK, 0, c->stream, *a, *a->rows, *p, skip);
 }
 
 /* ---- the host's side ----------------------------------------------------------------------------
@@ -525,10 +504,10 @@ static bool launch_caps(const struct cuda_kern *c, const struct attention_args *
 {
     static const struct rope_kv_args none = {};
     static bool allowed;
-    constexpr int places = TILES * KERN_TILE * DIMS * 2;
-    int group = a->n_head / a->n_kv;
-    p.pieces = (group + HEADS - 1) / HEADS;
-    dim3 grid((unsigned)p.parts.n_splits, (unsigned)(a->n_kv * p.pieces), (unsigned)a->rows->n_tok);
+    constexpr int places = row_places<DIMS> * KERN_TILE * DIMS * 2;
+    p.cut = cuda_attention_cut(a, HEADS);
+    dim3 grid((unsigned)p.parts.n_splits, (unsigned)(a->n_kv * p.cut.pieces),
+              (unsigned)a->rows->n_tok);
     if (!allowed) {
         (void)cudaFuncSetAttribute(attend_row<DIMS, CAPS>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, places);
@@ -552,6 +531,8 @@ extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct 
 {
     struct row_plan p = {};
     p.parts = cuda_attention_partials(c, a);
+    p.parts.descending |= cuda_attention_late(a);
+    p.once = (int64_t)a->rows->n_tok * a->n_head * p.parts.n_splits * p.parts.dims <= RECORDS_STAY;
     p.rotates = a->rope != NULL;
     p.no_wait = c->plant_no_wait;
     if (p.parts.n_splits > 1 && !p.parts.data)
@@ -567,22 +548,9 @@ extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct 
         return launch<128>(c, a, p);
     case 256:
         return launch<256>(c, a, p);
+    case 512:
+        return launch<512>(c, a, p);
     default:
         return false;
     }
-}
-
-/* What the row kernel does not take, rope included, is two operations. */
-extern "C" enum err_code cuda_rotate_attend(struct kern *k, const struct attention_args *a,
-                                            struct err *e)
-{
-    struct attention_args after = *a;
-    if (!a->rope)
-        return cuda_attention(k, a, e);
-    if (a->rows->n_tok <= a->rows->n_seq && a->rows->n_tok > 0 &&
-        cuda_attention_rows_run(cuda_of(k), a))
-        return cuda_launched("attention", e);
-    enum err_code rc = cuda_rope_kv(k, a->rope, e);
-    after.rope = NULL;
-    return rc == ERR_OK ? cuda_attention(k, &after, e) : rc;
 }

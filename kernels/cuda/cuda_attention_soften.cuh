@@ -18,10 +18,11 @@ struct many_slots {
     uint32_t odd;  /* bit: it met an exponent that exp2_short does not take */
 };
 
-/* elem_exp2_p for x up to 1/2, the same once rounded to bf16 (checked for all 3,196,059,650 such
- * x), and infinite for a NaN: half the polynomial, and n + 1 is added to its exponent by an
- * integer. The only subnormal results stand for n = -126 just below 2^-126, and round to it either
- * way. An infinite P makes the row sum infinite or a NaN, and every output of the row a NaN. */
+/* elem_exp2_p for x up to 1/2, the same once rounded to bf16 (tests/gpu/short_count.cu looks at
+ * all 3,196,059,650 such x), and infinite for a NaN: half the polynomial, and n + 1 is added to its
+ * exponent by an integer. The only subnormal results stand for n = -126 just below 2^-126, and
+ * round to it either way. An infinite P makes the row sum infinite or a NaN, and every output of
+ * the row a NaN. */
 __device__ static inline float exp2_short(float x)
 {
     asm("max.NaN.f32 %0, %0, 0fC2FC0000;" : "+f"(x)); /* -126 */
@@ -32,6 +33,50 @@ __device__ static inline float exp2_short(float x)
     p = fmaf(p, f, 0x1.62f31ap-2f);
     p = fmaf(p, f, 0x1.fff692p-2f);
     return elem_float(elem_bits(rounded) * 0x800000u + elem_bits(p));
+}
+
+/* n / d by the steps of the compiler's own division, from 1 / d, without its way out for extreme
+ * numbers: that is a function call, beside which products do not run (C7520). */
+__device__ static inline float divide_short(float n, float d, float inverse)
+{
+    float q = n * inverse;
+    q = fmaf(fmaf(-d, q, n), inverse, q);
+    return fmaf(fmaf(-d, q, n), inverse, q);
+}
+
+/* Caps that softcap_short takes. */
+#define SOFTCAP_LEAST 0x1p-10f
+#define SOFTCAP_MOST  0x1p20f
+
+/* elem_softcap: the same bits for |x| from 2^-60 on and a NaN; smaller ones may be rounded another
+ * way, and no P, maximum or factor that is not 2^0 sees it. From 20 caps on tanh is 1, so that its
+ * e^-2a is never small: n is added to the exponent of the polynomial. */
+__device__ static inline float softcap_short(float x, float cap, float inverse)
+{
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(20.0f * cap));
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(-20.0f * cap));
+    x = divide_short(x, cap, inverse);
+    float a = elem_float(elem_bits(x) & 0x7fffffffu), b = -2.0f * a, y, z = x * x;
+    float rounded = fmaf(b, ELEM_LOG2E, ELEM_ROUND), n = rounded - ELEM_ROUND;
+    float f = fmaf(n, -ELEM_LN2_LO, fmaf(n, -ELEM_LN2, b));
+    float t = 0x1.6a244cp-10f;
+    t = fmaf(t, f, 0x1.1239d4p-7f);
+    t = fmaf(t, f, 0x1.5558f2p-5f);
+    t = fmaf(t, f, 0x1.555492p-3f);
+    t = fmaf(t, f, 0x1.fffffcp-2f);
+    t = fmaf(t, f, 1.0f);
+    t = fmaf(t, f, 1.0f);
+    t = elem_float(elem_bits(rounded) * 0x800000u + elem_bits(t));
+    float d = 1.0f + t;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(d));
+    float big = divide_short(1.0f - t, d, fmaf(fmaf(-d, y, 1.0f), y, y));
+    float p = -0x1.75e1c4p-8f;
+    p = fmaf(p, z, 0x1.52269ap-6f);
+    p = fmaf(p, z, -0x1.b83c5ap-5f);
+    p = fmaf(p, z, 0x1.110726p-3f);
+    p = fmaf(p, z, -0x1.555532p-2f);
+    float r = a >= 0.625f ? big : fmaf(x * z, p, x); /* a NaN has no other way through */
+    return cap * elem_float(elem_bits(r) | (elem_bits(x) & 0x80000000u));
 }
 
 /* Bit i: element i of the scores is of a key that its slot sees. */

@@ -73,6 +73,16 @@ __device__ static inline void copy_bulk(void *to, const void *from, int bytes, u
              : "memory");
 }
 
+/* The same, with a policy of the second-level cache (createpolicy). */
+__device__ static inline void copy_bulk_by(uint64_t policy, void *to, const void *from, int bytes,
+                                           uint64_t *barrier)
+{
+    COPY_ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+             "[%0], [%1], %2, [%3], %4;" ::"r"(copy_address(to)),
+             "l"(from), "r"(bytes), "r"(copy_address(barrier)), "l"(policy)
+             : "memory");
+}
+
 /* The box whose first element is (k, row) of a map; zeros outside the tensor. */
 __device__ static inline void copy_tensor(void *to, const CUtensorMap *map, int k, int row,
                                           uint64_t *barrier)

@@ -225,7 +225,6 @@ static const struct kern_table *cuda_table(void)
 #define X(op) t.op = cuda_##op;
     KERN_OPS(X)
 #undef X
-    t.attention = cuda_rotate_attend;
     return &t;
 }
 

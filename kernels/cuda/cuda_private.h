@@ -79,6 +79,7 @@ struct cuda_kern {
     /* Planted by tests: the norm takes so much longer, and few-row products do not wait for it. */
     int plant_delay_ns;
     bool plant_no_wait;
+    bool plant_descending; /* by tests: attention adds the results of splits from the last */
     int force_path; /* tests and bench: 0, or which path of cuda_linear.cu every product takes */
     enum cuda_attention_kernel force_attention; /* tests and bench */
 };
@@ -107,9 +108,6 @@ enum err_code cuda_weight_load(struct kern *k, const struct ckpt_weight *const *
                                struct kern_weight **w, struct err *e);
 void cuda_weight_free(struct kern *k, struct kern_weight *w);
 size_t cuda_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n);
-
-/* cuda_attention_row.cu: attention with the rope that its arguments may hold. */
-enum err_code cuda_rotate_attend(struct kern *k, const struct attention_args *a, struct err *e);
 
 /* cuda_graph.cu */
 enum err_code cuda_step_begin(struct kern *k, const struct kern_step *s, bool *replayed,

@@ -1,9 +1,10 @@
-/* cuda_splits.h: what the attention kernels share: the results of splits, and who takes a step.
+/* cuda_splits.h: what the attention kernels share: how heads and rows are cut, the results of
+ * splits, and who takes a step (cuda_attention.cu).
  *
  * cuda_attention_row.cu takes each row by itself, a split a block, which is what a step of single
  * tokens wants; cuda_attention_many.cu takes steps of many rows and common shapes;
- * cuda_attention.cu what is left, in items of up to 64 slots. The first and the last may leave
- * splits as records in scratch that join_splits adds in ascending order:
+ * cuda_attention_items.cu what is left, in items of up to 64 slots. The first and the last may
+ * leave splits as records in scratch that cuda_attention_join adds in ascending order:
  *
  *     [row][head][split][dims + PARTIAL_EXTRA] f32: O, then L and m
  *
@@ -18,11 +19,21 @@
 #include "kernels/mma90.h"
 
 #define PARTIAL_EXTRA 4 /* floats of a record after its dims: L, m, and two to align */
+#define SPLIT_TILES   (KERN_SPLIT / KERN_TILE)
+
+/* An item is up to `slots` slots, a slot being one query head of one row: neighbouring rows times
+ * heads of one kv head. */
+struct attention_cut {
+    int group;         /* query heads of a kv head */
+    int heads, pieces; /* heads of an item; items that a kv head's heads are cut into */
+    int tokens;        /* rows of an item, at most */
+};
 
 struct cuda_partials {
     float *data; /* NULL: splits are not left apart */
     int n_splits, dims;
     float c;         /* factor of scores */
+    int late;        /* planted fault: tiles by which splits begin late */
     bool descending; /* planted fault: records are added from the last */
 };
 
@@ -30,14 +41,18 @@ struct cuda_partials {
 extern "C" {
 #endif
 
-/* Splits that a row of the step may reach: rows->keys_max, or all pages where that is unknown. */
-int cuda_attention_splits(const struct kern_rows *rows);
+struct attention_cut cuda_attention_cut(const struct attention_args *a, int slots);
+/* The planted fault of splits that begin a tile late, for this step. */
+bool cuda_attention_late(const struct attention_args *a);
 /* Scratch, or data NULL when the records of the step do not fit in it. */
 struct cuda_partials cuda_attention_partials(const struct cuda_kern *c,
                                              const struct attention_args *a);
 /* Adds the records of rows that have more than `skip` splits. */
 void cuda_attention_join(const struct cuda_kern *c, const struct attention_args *a,
                          const struct cuda_partials *p, int skip);
+/* What is left, any shape. apart: whether each split has a block of its own there. */
+void cuda_attention_items_run(const struct cuda_kern *c, const struct attention_args *a);
+bool cuda_attention_items_apart(const struct cuda_kern *c, const struct attention_args *a);
 /* False when the shape is not for the row kernel, or for that of many rows. */
 bool cuda_attention_rows_run(const struct cuda_kern *c, const struct attention_args *a);
 bool cuda_attention_many_run(const struct cuda_kern *c, const struct attention_args *a);
@@ -47,6 +62,23 @@ bool cuda_attention_many_run(const struct cuda_kern *c, const struct attention_a
 #endif
 
 #ifdef __CUDACC__
+struct attention_heads {
+    int kv, head0, heads;
+};
+
+/* The heads of item y of a group of rows. */
+__device__ static inline struct attention_heads heads_of(const struct attention_cut &cut, int y)
+{
+    int kv = y / cut.pieces, first = y % cut.pieces * cut.heads;
+    return {kv, kv * cut.group + first, MIN2(cut.heads, cut.group - first)};
+}
+
+/* The split that holds a tile. */
+__device__ static inline int split_of(int tile, int late)
+{
+    return MAX2(tile - late, 0) / SPLIT_TILES;
+}
+
 __device__ static inline void load_matrices(uint32_t r[4], const uint16_t *p)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
