@@ -23,14 +23,15 @@
 #include "kernels/cuda/cuda_wide.cuh"
 #include "kernels/mma90.h"
 
-#define RASTER 8 /* column tiles that go through all rows before the next ones */
+#define RASTER 8u /* column tiles that go through all rows before the next ones */
 
 struct many_plan {
     int n_row_blocks, n_column_tiles, n_chunks, chunk_pieces, n_items;
-    int item_tiles;   /* of a block; the last ones of a part have fewer */
-    int64_t all_rows; /* of all parts: a slot's row length */
-    float *slots;     /* [chunk][row of x][row of the parts], or NULL: totals in registers */
-    bool no_wait;     /* planted fault */
+    int part_blocks[LINEAR_PARTS_MAX]; /* row blocks of each part */
+    int item_tiles;                    /* of a block; the last ones of a part have fewer */
+    int64_t all_rows;                  /* of all parts: a slot's row length */
+    float *slots; /* [chunk][row of x][row of the parts], or NULL: totals in registers */
+    bool no_wait; /* planted fault */
 };
 
 /* ---- items --------------------------------------------------------------------------------------
@@ -47,24 +48,24 @@ __device__ static struct many_item find_item(const struct cuda_products &all,
                                              const struct many_plan &p, int index)
 {
     struct many_item it = {};
-    int rest = index, block;
+    unsigned rest = (unsigned)index, n_chunks = (unsigned)p.n_chunks;
     if (p.slots) {
-        it.chunk = rest % p.n_chunks;
-        rest /= p.n_chunks;
+        it.chunk = (int)(rest % n_chunks);
+        rest /= n_chunks;
         it.end = it.chunk + 1;
     } else {
         it.end = p.n_chunks;
     }
-    int group = rest / (p.n_row_blocks * RASTER) * RASTER;
-    int columns = MIN2(RASTER, p.n_column_tiles - group);
-    rest -= group * p.n_row_blocks;
-    it.column = (group + rest % columns) * COLUMNS;
-    block = rest / columns;
-    for (;;) {
-        int blocks = (all.part[it.part].n_tiles + p.item_tiles - 1) / p.item_tiles;
-        if (block < blocks)
-            break;
-        block -= blocks;
+    int block = (int)rest;
+    if (p.n_column_tiles > 1) { /* a division is 100 cycles in which nothing else happens */
+        unsigned blocks = (unsigned)p.n_row_blocks, group = rest / (blocks * RASTER) * RASTER;
+        unsigned columns = MIN2(RASTER, (unsigned)p.n_column_tiles - group);
+        rest -= group * blocks;
+        it.column = (int)(group + rest % columns) * COLUMNS;
+        block = (int)(rest / columns);
+    }
+    while (block >= p.part_blocks[it.part]) {
+        block -= p.part_blocks[it.part];
         it.row_first += all.part[it.part++].rows;
     }
     it.tile0 = block * p.item_tiles;
@@ -200,11 +201,16 @@ struct many_form {
 #define SLOTS_NS      3000 /* the kernel that adds slots, */
 #define SLOT_BYTES_NS 2500 /* and bytes of slots a ns, written and read */
 
+static int blocks_of(const struct cuda_product *part, int tiles)
+{
+    return (part->n_tiles + tiles - 1) / tiles;
+}
+
 static int row_blocks(const struct cuda_products *all, int tiles)
 {
     int n = 0;
     for (int i = 0; i < all->n_parts; i++)
-        n += (all->part[i].n_tiles + tiles - 1) / tiles;
+        n += blocks_of(&all->part[i], tiles);
     return n;
 }
 
@@ -239,6 +245,8 @@ static int64_t make_plan(const struct cuda_kern *c, const struct cuda_products *
             p->n_row_blocks = blocks;
             p->n_items = items;
         }
+    for (int i = 0; i < all->n_parts; i++)
+        p->part_blocks[i] = blocks_of(&all->part[i], p->item_tiles);
     return best;
 }
 
