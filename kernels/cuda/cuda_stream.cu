@@ -53,7 +53,7 @@ template <int SHARE> __device__ static int rank_of_block(void)
 {
     int rank = 0;
     if (SHARE > 1)
-        asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+        COPY_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
 
@@ -63,18 +63,21 @@ template <int SHARE> __device__ static void sync_blocks(void)
         __syncthreads();
         return;
     }
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
+    COPY_ASM("barrier.cluster.arrive.release.aligned;\n"
+             "barrier.cluster.wait.acquire.aligned;" ::
+                 : "memory");
 }
 
 /* A float of the shared memory of block `rank`, at the place of `mine` in this one's. */
 __device__ static float load_other(const float *mine, int rank)
 {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(mine), there;
-    float v;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    float v = 0.0f;
+    COPY_ASM("{.reg .b32 there;\n"
+             "mapa.shared::cluster.u32 there, %1, %2;\n"
+             "ld.shared::cluster.f32 %0, [there];}"
+             : "=f"(v)
+             : "r"((uint32_t)__cvta_generic_to_shared(mine)), "r"(rank)
+             : "memory");
     return v;
 }
 
