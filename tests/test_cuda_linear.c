@@ -215,6 +215,64 @@ START_TEST(tall_matrices_equal_oracle)
 }
 END_TEST
 
+static const struct {
+    int64_t rows, k;
+    int bits, group;
+} many_shapes[] = {{600, 2560, 4, 64}, {450, 1664, 4, 32},  {530, 2048, 4, 128},
+                   {410, 1536, 8, 64}, {390, 1536, 16, 64}, {300, 1088, 6, 64}};
+
+/* With four multiprocessors a block has several items with all their chunks; with all of them the
+ * chunks are items. */
+START_TEST(items_of_many_rows_equal_oracle)
+{
+    static const int counts[] = {17, 32, 33, 64, 65, 128, 129, 192, 193, 200};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 23};
+    int64_t rows = many_shapes[_i].rows, k = many_shapes[_i].k;
+    struct qformat q = {many_shapes[_i].bits, many_shapes[_i].group, DT_BF16};
+    struct fix_weight f = q.bits == CUDA_DENSE ? fix_dense(&rng, rows, k, DT_BF16)
+                                               : fix_affine(&rng, rows, k, q, 0.02f);
+    int n_sm[] = {4, 7, cuda_of(r.side[1])->n_sm};
+    for (int i = 0; i < 3; i++) {
+        cuda_of(r.side[1])->n_sm = n_sm[i];
+        check_counts(&r, &f, counts, ARRAY_LEN(counts), i, i % 2, "items of many rows");
+    }
+    fix_weight_free(&f);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(a_planted_order_shows_in_items_of_many_rows)
+{
+    static const int counts[] = {32, 64, 128, 200};
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 24};
+    int64_t rows = many_shapes[_i].rows, k = many_shapes[_i].k;
+    struct qformat q = {many_shapes[_i].bits, many_shapes[_i].group, DT_BF16};
+    struct fix_weight f = q.bits == CUDA_DENSE ? fix_dense(&rng, rows, k, DT_BF16)
+                                               : fix_affine(&rng, rows, k, q, 0.02f);
+    struct kern_weight *w = fix_load(r.side[1], &f);
+    uint16_t *x = rig_inputs(&rng, (size_t)(200 * k), 0);
+    reserve(&r, 200, k, rows);
+    for (size_t i = 0; i < 2 * ARRAY_LEN(counts); i++) {
+        size_t n = (size_t)(counts[i / 2] * rows);
+        if (i % 2)
+            cuda_of(r.side[1])->n_sm = 4;
+        float *want = product(r.side[1], w, x, counts[i / 2], NULL);
+        kern_plant(KERN_FAULT_CHUNK_ORDER);
+        float *got = product(r.side[1], w, x, counts[i / 2], NULL);
+        kern_plant(KERN_FAULT_NONE);
+        ck_assert_msg(rig_differ(want, got, n, 4) >= 0, "%d rows, %zu", counts[i / 2], i % 2);
+        free(want);
+        free(got);
+    }
+    free(x);
+    kern_weight_free(r.side[1], w);
+    fix_weight_free(&f);
+    rig_close(&r);
+}
+END_TEST
+
 /* Whichever kernel takes a product, at counts of rows that it would not be chosen for too. */
 START_TEST(every_path_equals_oracle)
 {
@@ -488,6 +546,9 @@ static void add(TCase *c)
     tcase_add_test(c, dense_equals_oracle);
     tcase_add_loop_test(c, row_counts_equal_oracle, 0, 3);
     tcase_add_test(c, tall_matrices_equal_oracle);
+    tcase_add_loop_test(c, items_of_many_rows_equal_oracle, 0, (int)ARRAY_LEN(many_shapes));
+    tcase_add_loop_test(c, a_planted_order_shows_in_items_of_many_rows, 0,
+                        (int)ARRAY_LEN(many_shapes));
     tcase_add_test(c, every_path_equals_oracle);
     tcase_add_loop_test(c, parts_equal_single_products, 0, 3);
     tcase_add_test(c, embedding_equals_oracle);

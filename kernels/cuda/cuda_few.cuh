@@ -10,6 +10,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/cuda_copy.cuh"
 #include "kernels/cuda/cuda_frag.cuh"
 #include "kernels/cuda/cuda_product.h"
 
@@ -140,11 +141,44 @@ __device__ static void load_x(const struct cuda_products &all, int piece, int n_
     }
 }
 
+/* Or x as it stands, each row 16 bytes longer than its values, so that the eight rows of a load
+ * fall into different banks. */
+__host__ __device__ static inline int x_row_bytes(int n_pieces)
+{
+    return n_pieces * CUDA_PIECE_K * 2 + 16;
+}
+
+/* The first warp asks for it, a copy a row; `there` counts its bytes. */
+__device__ static void ask_x(const struct cuda_products &all, int piece, int n_pieces, uint8_t *x,
+                             uint64_t *there)
+{
+    int row = (int)threadIdx.x, bytes = n_pieces * CUDA_PIECE_K * 2;
+    if (row >= 32)
+        return;
+    if (row == 0)
+        copy_expect(there, bytes * all.n_tok);
+    __syncwarp();
+    if (row < all.n_tok)
+        copy_bulk(x + row * x_row_bytes(n_pieces),
+                  all.x + row * all.x_stride + (int64_t)piece * CUDA_PIECE_K, bytes, there);
+}
+
+/* The B operands of two steps, from rows as they stand: lane i names 16 bytes of row i % 8. */
+__device__ static uint4 load_rows(const uint8_t *x)
+{
+    uint4 b;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(b.x), "=r"(b.y), "=r"(b.z), "=r"(b.w)
+                 : "r"((uint32_t)__cvta_generic_to_shared(x)));
+    return b;
+}
+
 /* ---- a piece ------------------------------------------------------------------------------------
  */
 /* x: this lane's 16 bytes of the piece's first 32 k, of the first 8 rows; `left` rows stand from
- * the lane's own on. SETS of 8 rows. */
-template <int BITS, enum cuda_scale SCALE, int GROUP, int SETS>
+ * the lane's own on. SETS of 8 rows. AS_ROWS: what the lane names of them, those of the second set
+ * x_step behind. */
+template <int BITS, enum cuda_scale SCALE, int GROUP, int SETS, bool AS_ROWS = false>
 __device__ static void run_piece(const uint8_t *piece, int group_shift, const uint8_t *x,
                                  int x_step, int left, float acc[SETS][4])
 {
@@ -162,7 +196,9 @@ __device__ static void run_piece(const uint8_t *piece, int group_shift, const ui
 #pragma unroll
             for (int s = 0; s < SETS; s++) {
                 b[s] = make_uint4(0, 0, 0, 0);
-                if (s * FEW_ROWS < left)
+                if (AS_ROWS)
+                    b[s] = load_rows(x + s * x_step + (block * 2 + pair) * 64);
+                else if (s * FEW_ROWS < left)
                     b[s] = *(const uint4 *)(const void *)(x + (block * 2 + pair) * x_step +
                                                           s * FEW_ROWS * 64);
             }

@@ -1,36 +1,37 @@
 /* cuda_many.cu: linear layers of more than 8 rows, by warpgroup products (wgmma).
  *
- * Work: a block is two or four warpgroups of 64 weight rows each (a warp a tile of 16) by 32, 64 or
- * 128 rows of x, the columns. Blocks are as many as multiprocessors and walk a fixed list of items,
- * columns fastest, so that blocks which run together share weights and x in the second-level cache.
- * Bytes: weights once for every column tile, x once for every block of rows.
+ * Work: an item is a block's rows of weights by its columns, rows of x; blocks are as many as
+ * multiprocessors and walk a fixed list of items. Column tiles go by groups of RASTER, and inside a
+ * group columns are fastest: x of a group stays in the second-level cache while all weights pass,
+ * and blocks that run together share weights. Bytes: weights once for every group, x once for every
+ * block of rows. Above 64 rows a block is 128 by 128, 192 by 128 or 128 by 192, whatever leaves
+ * least of the last turn of items empty; below, 256 by 32 or 64, with fewer rows where blocks then
+ * have equal shares.
  *
- * Pipeline and order: cuda_many.cuh. Where items are too few to fill the device, an item is one
- * chunk: its sums go to their own slots in scratch, and a second kernel adds them ascending. Its
- * planted fault: the other direction.
+ * Pipeline and order: cuda_wide.cuh. Where whole items take longer, an item is one chunk: its sums
+ * go to their own slots in scratch, and a second kernel adds them ascending. Planted fault: the
+ * other direction, of chunks or of slots.
  *
  * The kernel starts early (cuda_launch.cuh): the weights of its first stages are on their way when
  * it waits for the kernels before it.
  *
  * Shapes: x and its rows aligned to 16 bytes, and the formats listed in cuda_many_run. The plain
  * kernel takes what is left.
- *
- * Tried and lost: all threads copying with cp.async under one block barrier a stage: 400 TFLOP/s at
- * 128 columns, and 1300 cycles a stage at 32. Three warpgroups at 128 columns (192 rows, one
- * operand buffer): equal at 2048 rows, up to twice as slow where items are few. A warpgroup that
- * only copies: the others then have 168 registers, and setmaxnreg did not change what the compiler
- * gave them.
  */
 #include "kernels/cuda/cuda_product.h"
 
-#include "kernels/cuda/cuda_many.cuh"
+#include "kernels/cuda/cuda_wide.cuh"
 #include "kernels/mma90.h"
+
+#define RASTER 8u /* column tiles that go through all rows before the next ones */
 
 struct many_plan {
     int n_row_blocks, n_column_tiles, n_chunks, chunk_pieces, n_items;
-    int64_t all_rows; /* of all parts: a slot's row length */
-    float *slots;     /* [chunk][row of x][row of the parts], or NULL: totals in registers */
-    bool no_wait;     /* planted fault */
+    int part_blocks[LINEAR_PARTS_MAX]; /* row blocks of each part */
+    int item_tiles;                    /* of a block; the last ones of a part have fewer */
+    int64_t all_rows;                  /* of all parts: a slot's row length */
+    float *slots; /* [chunk][row of x][row of the parts], or NULL: totals in registers */
+    bool no_wait; /* planted fault */
 };
 
 /* ---- items --------------------------------------------------------------------------------------
@@ -42,56 +43,69 @@ struct many_item {
     int chunk, end;    /* chunks [chunk, end) */
 };
 
-template <int BITS, int COLUMNS>
+template <int COLUMNS>
 __device__ static struct many_item find_item(const struct cuda_products &all,
                                              const struct many_plan &p, int index)
 {
-    constexpr int warps = warps_for(BITS, COLUMNS);
     struct many_item it = {};
-    int rest = index, block;
+    unsigned rest = (unsigned)index, n_chunks = (unsigned)p.n_chunks;
     if (p.slots) {
-        it.chunk = rest % p.n_chunks;
-        rest /= p.n_chunks;
+        it.chunk = (int)(rest % n_chunks);
+        rest /= n_chunks;
         it.end = it.chunk + 1;
     } else {
         it.end = p.n_chunks;
     }
-    it.column = rest % p.n_column_tiles * COLUMNS;
-    block = rest / p.n_column_tiles;
-    for (;;) {
-        int blocks = (all.part[it.part].n_tiles + warps - 1) / warps;
-        if (block < blocks)
-            break;
-        block -= blocks;
+    int block = (int)rest;
+    if (p.n_column_tiles > 1) { /* a division is 100 cycles in which nothing else happens */
+        unsigned blocks = (unsigned)p.n_row_blocks, group = rest / (blocks * RASTER) * RASTER;
+        unsigned columns = MIN2(RASTER, (unsigned)p.n_column_tiles - group);
+        rest -= group * blocks;
+        it.column = (int)(group + rest % columns) * COLUMNS;
+        block = (int)(rest / columns);
+    }
+    while (block >= p.part_blocks[it.part]) {
+        block -= p.part_blocks[it.part];
         it.row_first += all.part[it.part++].rows;
     }
-    it.tile0 = block * warps;
+    it.tile0 = block * p.item_tiles;
     return it;
 }
 
 /* Writes what a lane holds of its tile, to the output or to a slot. */
 template <int N>
 __device__ static void store_sums(const struct cuda_products &all, const struct many_plan &p,
-                                  const struct many_item &it, int chunk, const float (&sum)[N])
+                                  const struct many_item &it, int warp, const float (&sum)[N])
 {
     const struct cuda_product &part = all.part[it.part];
-    int lane = (int)threadIdx.x % 32, tile = it.tile0 + (int)threadIdx.x / 32;
-    int64_t r0 = (int64_t)tile * CUDA_TILE_ROWS + lane / 4, stride = part.out_stride;
-    float *out = part.out;
+    int lane = (int)threadIdx.x % 32, tile = it.tile0 + warp, first = it.column + lane % 4 * 2;
+    int left = all.n_tok - first; /* rows of x from the lane's first */
+    int64_t r = (int64_t)tile * CUDA_TILE_ROWS + lane / 4, stride = part.out_stride;
+    bool mine = warp < p.item_tiles, has[2] = {mine && r < part.rows, mine && r + 8 < part.rows};
+    float *out = part.out, add[2] = {0.0f, 0.0f};
+    const float *bias = p.slots ? NULL : part.bias;
     if (p.slots) {
         stride = p.all_rows;
-        out = p.slots + chunk * all.n_tok * stride + it.row_first;
+        out = p.slots + it.chunk * all.n_tok * stride + it.row_first;
+    }
+    out += first * stride + r;
+    if (bias) {
+        add[0] = has[0] ? bias[r] : 0.0f;
+        add[1] = has[1] ? bias[r + 8] : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        int64_t t = it.column + i / 4 * 8 + lane % 4 * 2 + i % 2, r = r0 + i % 4 / 2 * 8;
-        if (t < all.n_tok && r < part.rows)
-            out[t * stride + r] = part.bias && !p.slots ? sum[i] + part.bias[r] : sum[i];
+    for (int i = 0; i < N; i += 2) { /* rows g, then g + 8, of eight columns */
+        int j = i / 4 * 8, h = i / 2 % 2;
+        if (has[h] && j < left)
+            out[8 * h] = bias ? sum[i] + add[h] : sum[i];
+        if (has[h] && j + 1 < left)
+            out[stride + 8 * h] = bias ? sum[i + 1] + add[h] : sum[i + 1];
+        out += h * 8 * stride;
     }
 }
 
-/* The parts of linear layers as work of run_items. */
-template <int BITS, int COLUMNS> struct linear_work {
+/* The parts of linear layers as work of wide_run. */
+template <int COLUMNS> struct linear_work {
     typedef struct many_item item;
     const struct cuda_products &all;
     const struct many_plan &p;
@@ -99,6 +113,10 @@ template <int BITS, int COLUMNS> struct linear_work {
     __device__ int n_items(void) const
     {
         return p.n_items;
+    }
+    __device__ int item_tiles(void) const
+    {
+        return p.item_tiles;
     }
     __device__ int chunk_pieces(void) const
     {
@@ -108,34 +126,33 @@ template <int BITS, int COLUMNS> struct linear_work {
     {
         return all.part[0].order;
     }
-    __device__ bool apart(void) const
-    {
-        return p.slots != NULL;
-    }
     __device__ item find(int index) const
     {
-        return find_item<BITS, COLUMNS>(all, p, index);
+        return find_item<COLUMNS>(all, p, index);
     }
-    __device__ const uint8_t *tile(const item &it) const
+    __device__ const uint8_t *tile(const item &it, int i) const
     {
         const struct cuda_product &part = all.part[it.part];
-        return part.data +
-               MIN2(it.tile0 + (int)threadIdx.x / 32, part.n_tiles - 1) * part.tile_bytes;
+        return part.data + MIN2(it.tile0 + i, part.n_tiles - 1) * part.tile_bytes;
     }
-    template <int N> __device__ void store(const item &it, int chunk, const float (&sum)[N]) const
+    __device__ int from(int chunk) const
     {
-        store_sums(all, p, it, chunk, sum);
+        return all.descending && !p.slots ? p.n_chunks - 1 - chunk : chunk;
+    }
+    template <int N> __device__ void store(const item &it, int warp, const float (&sum)[N]) const
+    {
+        store_sums(all, p, it, warp, sum);
     }
 };
 
-template <int BITS, enum cuda_scale SCALE, int COLUMNS>
-__global__ static void __launch_bounds__(threads_for(BITS, COLUMNS), 1)
+template <class W, int BITS, enum cuda_scale SCALE>
+__global__ static void __maxnreg__(W::at_launch)
     linear_many(const __grid_constant__ struct cuda_products all,
                 const __grid_constant__ struct many_plan p, const __grid_constant__ CUtensorMap x)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     launch_trigger();
-    run_items<BITS, SCALE, COLUMNS>(linear_work<BITS, COLUMNS>{all, p}, x, shared, !p.no_wait);
+    wide_run<W, BITS, SCALE>(linear_work<W::columns>{all, p}, x, shared, !p.no_wait);
 }
 
 #define SLOTS_AHEAD 14 /* loads of a thread on their way at once */
@@ -173,62 +190,92 @@ __global__ static void add_slots(const __grid_constant__ struct cuda_products al
 
 /* ---- the host's side ----------------------------------------------------------------------------
  */
-#define FILL_PERCENT                                                                               \
-    75 /* fewer items than this share of the multiprocessors are split by chunks                   \
-        */
+/* A block's shape, and what a piece of its items costs: so much, and for each tile so much.
+ * Measured on an H200 (docs/speed-log.md); choices alone depend on it. */
+struct many_form {
+    int tiles, least_tiles; /* of a block; bytes count more than products where it may have fewer */
+    int columns;
+    int piece_ns, tile_ns;
+};
 
-static int columns_for(int n_tok)
+#define SLOTS_NS      3000 /* the kernel that adds slots, */
+#define SLOT_BYTES_NS 2500 /* and bytes of slots a ns, written and read */
+
+static int blocks_of(const struct cuda_product *part, int tiles)
 {
-    return n_tok <= 32 ? 32 : n_tok <= 64 ? 64 : 128;
+    return (part->n_tiles + tiles - 1) / tiles;
 }
 
-static void make_plan(const struct cuda_kern *c, const struct cuda_products *all, int warps,
-                      int columns, struct many_plan *p)
+static int row_blocks(const struct cuda_products *all, int tiles)
+{
+    int n = 0;
+    for (int i = 0; i < all->n_parts; i++)
+        n += blocks_of(&all->part[i], tiles);
+    return n;
+}
+
+/* Whole items or one for each chunk, and how many tiles: whatever ends first by the form's costs,
+ * which are returned. */
+static int64_t make_plan(const struct cuda_kern *c, const struct cuda_products *all,
+                         const struct many_form *form, struct many_plan *p)
 {
     const struct cuda_order *o = &all->part[0].order;
+    int64_t best = INT64_MAX;
     *p = (struct many_plan){};
-    for (int i = 0; i < all->n_parts; i++) {
-        p->n_row_blocks += (all->part[i].n_tiles + warps - 1) / warps;
+    for (int i = 0; i < all->n_parts; i++)
         p->all_rows += all->part[i].rows;
-    }
-    p->n_column_tiles = (all->n_tok + columns - 1) / columns;
-    p->chunk_pieces = mma90_chunk(o->k) / CUDA_PIECE_K;
+    p->n_column_tiles = (all->n_tok + form->columns - 1) / form->columns;
+    p->chunk_pieces = (int)mma90_chunk(o->k) / CUDA_PIECE_K;
     p->n_chunks = (o->n_pieces + p->chunk_pieces - 1) / p->chunk_pieces;
-    p->n_items = p->n_row_blocks * p->n_column_tiles;
-    size_t need = (size_t)p->n_chunks * (size_t)all->n_tok * (size_t)p->all_rows * sizeof(float);
-    bool few = p->n_items * 100 < c->n_sm * FILL_PERCENT;
-    if ((few || all->descending) && p->n_chunks > 1 && need <= c->scratch_bytes.linear) {
-        p->slots = (float *)c->scratch_linear;
-        p->n_items *= p->n_chunks;
-    }
+    int64_t need = p->n_chunks * all->n_tok * p->all_rows * (int64_t)sizeof(float);
+    bool may_split = p->n_chunks > 1 && (size_t)need <= c->scratch_bytes.linear;
+    for (int split = 0; split <= may_split; split++)
+        for (int t = form->tiles; t >= form->least_tiles; t--) {
+            int blocks = row_blocks(all, t);
+            int items = blocks * p->n_column_tiles * (split ? p->n_chunks : 1);
+            int64_t turns = (items + c->n_sm - 1) / c->n_sm;
+            int64_t pieces = turns * (split ? p->chunk_pieces : o->n_pieces);
+            int64_t ns = pieces * (form->piece_ns + t * form->tile_ns);
+            ns += split ? SLOTS_NS + need / SLOT_BYTES_NS : 0;
+            if (ns >= best)
+                continue;
+            best = ns;
+            p->slots = split ? (float *)c->scratch_linear : NULL;
+            p->item_tiles = t;
+            p->n_row_blocks = blocks;
+            p->n_items = items;
+        }
+    for (int i = 0; i < all->n_parts; i++)
+        p->part_blocks[i] = blocks_of(&all->part[i], p->item_tiles);
+    return best;
 }
 
 size_t cuda_many_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l)
 {
     size_t chunk = (size_t)mma90_chunk(l->k_max), n_chunks = ((size_t)l->k_max + chunk - 1) / chunk;
-    size_t most = (size_t)c->n_sm * 128 * 128 * FILL_PERCENT / 100;
+    size_t most = (size_t)c->n_sm * 128 * 128 * 3 / 4; /* more outputs fill the device unsplit */
     size_t outputs = (size_t)l->n_tok * (size_t)l->rows_max;
     return n_chunks * MIN2(outputs, most) * sizeof(float);
 }
 
-template <int BITS, enum cuda_scale SCALE, int COLUMNS>
-static bool launch(const struct cuda_kern *c, const struct cuda_products *all)
+template <class W, int BITS, enum cuda_scale SCALE>
+static bool launch(const struct cuda_kern *c, const struct cuda_products *all,
+                   const struct many_plan *plan)
 {
     static bool allowed;
-    constexpr int shared = n_stages(BITS, COLUMNS) * stage_bytes(BITS, COLUMNS);
-    struct many_plan p;
+    constexpr int shared = W::stages * W::stage_bytes;
+    struct many_plan p = *plan;
     CUtensorMap x;
-    if (!cuda_tensor_map(&x, all->x, all->part[0].order.k, all->n_tok, all->x_stride, COLUMNS))
+    if (!cuda_tensor_map(&x, all->x, all->part[0].order.k, all->n_tok, all->x_stride, W::columns))
         return false;
-    make_plan(c, all, warps_for(BITS, COLUMNS), COLUMNS, &p);
     if (!allowed) {
-        (void)cudaFuncSetAttribute(linear_many<BITS, SCALE, COLUMNS>,
+        (void)cudaFuncSetAttribute(linear_many<W, BITS, SCALE>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
         allowed = true;
     }
     p.no_wait = c->plant_no_wait;
-    launch_early(linear_many<BITS, SCALE, COLUMNS>, dim3((unsigned)MIN2(p.n_items, c->n_sm)),
-                 threads_for(BITS, COLUMNS), shared, c->stream, *all, p, x);
+    launch_early(linear_many<W, BITS, SCALE>, dim3((unsigned)MIN2(p.n_items, c->n_sm)), W::threads,
+                 shared, c->stream, *all, p, x);
     if (p.slots) {
         dim3 grid((unsigned)((p.all_rows + 255) / 256), (unsigned)all->n_tok);
         launch_early(add_slots, grid, 256, 0, c->stream, *all, p);
@@ -236,17 +283,59 @@ static bool launch(const struct cuda_kern *c, const struct cuda_products *all)
     return true;
 }
 
+static const struct many_form large_forms[] = {
+    {8, 8, 128, 880, 0}, {12, 12, 128, 1260, 0}, {8, 8, 192, 1200, 0}};
+
+/* The plan of the large form that ends first. */
+static int best_form(const struct cuda_kern *c, const struct cuda_products *all,
+                     struct many_plan *best)
+{
+    int form = 0;
+    int64_t least = make_plan(c, all, &large_forms[0], best);
+    for (int i = 1; i < (int)ARRAY_LEN(large_forms); i++) {
+        struct many_plan p;
+        int64_t ns = make_plan(c, all, &large_forms[i], &p);
+        if (ns < least) {
+            least = ns;
+            *best = p;
+            form = i;
+        }
+    }
+    return form;
+}
+
+/* More than 64 rows: the shape of a block that leaves least of the last turn empty. The formats
+ * that few models have do without the choice. */
+template <int BITS, enum cuda_scale SCALE>
+static bool launch_large(const struct cuda_kern *c, const struct cuda_products *all)
+{
+    struct many_plan p;
+    if constexpr ((BITS == 4 || BITS == 8) &&
+                  (SCALE == CUDA_SCALE_LOW || SCALE == CUDA_SCALE_FAST)) {
+        int form = best_form(c, all, &p);
+        if (form == 1)
+            return launch<wide<BITS, 3, 128, 1>, BITS, SCALE>(c, all, &p);
+        if (form == 2)
+            return launch<wide<BITS, 2, 192, 1>, BITS, SCALE>(c, all, &p);
+    } else {
+        (void)make_plan(c, all, &large_forms[0], &p);
+    }
+    return launch<wide<BITS, 2, 128, 4>, BITS, SCALE>(c, all, &p);
+}
+
 template <int BITS, enum cuda_scale SCALE>
 static bool launch_columns(const struct cuda_kern *c, const struct cuda_products *all)
 {
-    switch (columns_for(all->n_tok)) {
-    case 32:
-        return launch<BITS, SCALE, 32>(c, all);
-    case 64:
-        return launch<BITS, SCALE, 64>(c, all);
-    default:
-        return launch<BITS, SCALE, 128>(c, all);
-    }
+    constexpr int groups = BITS == CUDA_DENSE ? 2 : 4, tiles = groups * GROUP_WARPS;
+    static const struct many_form forms[] = {{tiles, tiles / 2, 32, 200, 44},
+                                             {tiles, tiles / 2, 64, 270, 50}};
+    struct many_plan p;
+    if (all->n_tok > 64)
+        return launch_large<BITS, SCALE>(c, all);
+    (void)make_plan(c, all, &forms[all->n_tok > 32], &p);
+    if (all->n_tok > 32)
+        return launch<wide<BITS, groups, 64, 1>, BITS, SCALE>(c, all, &p);
+    return launch<wide<BITS, groups, 32, 4>, BITS, SCALE>(c, all, &p);
 }
 
 bool cuda_many_run(const struct cuda_kern *c, const struct cuda_products *all)

@@ -1,5 +1,6 @@
-/* cuda_many.cuh: warpgroup products (wgmma) of tiles of weights with columns of x, as the kernels
- * of many rows share them: the pipeline of a block, whatever its items are.
+/* cuda_many.cuh: warpgroup products (wgmma) of tiles of weights with columns of x, as the experts'
+ * kernels have them: the pipeline of a block whose warps copy for themselves, whatever its items
+ * are. Its lengths hold for cuda_wide.cuh too.
  *
  * A block is two or four warpgroups of 64 weight rows each (a warp a tile of 16) by 32, 64 or 128
  * rows of x, the columns. It walks the items of a list that a WORK knows:

@@ -5,9 +5,10 @@
  * of one tile, four pieces, and units of a part follow each other in memory: a warp takes every
  * 16th unit of the block's run, whatever tile it is of. Bytes: each weight once. Loads: every warp
  * has a ring of four pieces, so that piece i of any unit has place i, filled by 16-byte
- * asynchronous copies; it waits for nobody while it streams. Where x of a long K would take most of
- * the shared memory, the blocks of a cluster (2 or 4) share their tiles, each with its share of the
- * chunks.
+ * asynchronous copies; it waits for nobody while it streams. x of 5 to 16 rows stands as its rows
+ * do, a bulk copy each; of fewer in the order of the operand, which takes fewer loads. Where x of a
+ * long K would take most of the shared memory, the blocks of a cluster (2 or 4) share their tiles,
+ * each with its share of the chunks.
  *
  * Order: a unit's chunk sum goes to its slot; when a batch of tiles is through, threads add each
  * output's slots in ascending chunk order: rule 2. All tiles are one batch where the slots fit;
@@ -52,7 +53,7 @@ template <int SHARE> __device__ static int rank_of_block(void)
 {
     int rank = 0;
     if (SHARE > 1)
-        asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+        COPY_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
 
@@ -62,18 +63,21 @@ template <int SHARE> __device__ static void sync_blocks(void)
         __syncthreads();
         return;
     }
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
+    COPY_ASM("barrier.cluster.arrive.release.aligned;\n"
+             "barrier.cluster.wait.acquire.aligned;" ::
+                 : "memory");
 }
 
 /* A float of the shared memory of block `rank`, at the place of `mine` in this one's. */
 __device__ static float load_other(const float *mine, int rank)
 {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(mine), there;
-    float v;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    float v = 0.0f;
+    COPY_ASM("{.reg .b32 there;\n"
+             "mapa.shared::cluster.u32 there, %1, %2;\n"
+             "ld.shared::cluster.f32 %0, [there];}"
+             : "=f"(v)
+             : "r"((uint32_t)__cvta_generic_to_shared(mine)), "r"(rank)
+             : "memory");
     return v;
 }
 
@@ -251,7 +255,8 @@ __global__ static void __launch_bounds__(FEW_THREADS, 1)
                   const __grid_constant__ struct stream_plan p)
 {
     extern __shared__ __align__(128) uint8_t shared[];
-    constexpr int bytes = piece_bytes_of<BITS, SCALE, GROUP>(), x_step = ROWS * 64;
+    constexpr bool as_rows = ROWS >= FEW_ROWS;
+    constexpr int bytes = piece_bytes_of<BITS, SCALE, GROUP>(), k32 = as_rows ? 64 : ROWS * 64;
     constexpr int sets = (ROWS + FEW_ROWS - 1) / FEW_ROWS;
     launch_trigger();
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, rank = rank_of_block<SHARE>();
@@ -277,12 +282,28 @@ __global__ static void __launch_bounds__(FEW_THREADS, 1)
             copy_piece<bytes>(ring_at + i * bytes, from + i * bytes);
         close_group();
     }
+    uint64_t *x_there = (uint64_t *)(void *)(x + n_chunks * (PIECES * CUDA_PIECE_K / 2));
+    if (as_rows) { /* behind the first row */
+        if (threadIdx.x == 0) {
+            copy_init(x_there, 1);
+            copy_init_done();
+        }
+        __syncthreads();
+    }
     if (!p.no_wait) /* weights are on their way; x may still be in the making */
         launch_wait();
-    load_x<ROWS>(all, chunk0 * PIECES, n_chunks * PIECES, x);
-    __syncthreads();
     const uint8_t *x_lane = (const uint8_t *)x + lane * 16;
-    int buffer = 0, slot = all.n_tok * CUDA_TILE_ROWS, left = all.n_tok - lane / 4;
+    int buffer = 0, slot = all.n_tok * CUDA_TILE_ROWS, left = all.n_tok - lane / 4, x_step = k32;
+    if constexpr (as_rows) {
+        int row = x_row_bytes(n_chunks * PIECES), mine = MIN2(lane % 8, all.n_tok - 1);
+        x_lane = (const uint8_t *)x + mine * row + lane / 8 * 16;
+        x_step = (MIN2(lane % 8 + FEW_ROWS, all.n_tok - 1) - mine) * row;
+        ask_x(all, chunk0 * PIECES, n_chunks * PIECES, (uint8_t *)x, x_there);
+        copy_wait(x_there, 0);
+    } else {
+        load_x<ROWS>(all, chunk0 * PIECES, n_chunks * PIECES, x);
+        __syncthreads();
+    }
     float total[sets][4] = {};
     for (int batch = first; batch < end; batch += p.batch_tiles) {
         int stop = MIN2(batch + p.batch_tiles, end);
@@ -291,7 +312,7 @@ __global__ static void __launch_bounds__(FEW_THREADS, 1)
             float acc[sets][4] = {};
             int tile = at.tile, chunk = at.chunk;
             const uint8_t *next = NULL, *x_unit = x_lane;
-            x_unit += (backwards ? n_chunks - 1 - chunk : chunk) * (PIECES * 4 * x_step);
+            x_unit += (backwards ? n_chunks - 1 - chunk : chunk) * (PIECES * 4 * k32);
             advance<WHOLE>(n_chunks, &at);
             if (at.tile < end)
                 next =
@@ -307,8 +328,8 @@ __global__ static void __launch_bounds__(FEW_THREADS, 1)
                 close_group();
                 wait_groups<PIECES - 1>();
                 __syncwarp();
-                run_piece<BITS, SCALE, GROUP, sets>(ring + i * bytes, GROUP / 64,
-                                                    x_unit + i * 4 * x_step, x_step, left, acc);
+                run_piece<BITS, SCALE, GROUP, sets, as_rows>(
+                    ring + i * bytes, GROUP / 64, x_unit + i * 4 * k32, x_step, left, acc);
                 __syncwarp();
             }
             from = next;
@@ -367,7 +388,9 @@ static bool make_plan(const struct cuda_kern *c, const struct cuda_products *all
     int shared = (int)c->shared_max, batch = 0;
     *n_blocks = runs * share;
     p->x_at = FEW_WARPS * PIECES * o->piece_bytes;
-    p->slots_at = p->x_at + n_chunks * PIECES * CUDA_PIECE_K * 2 * rows;
+    p->slots_at = p->x_at + (rows >= FEW_ROWS ? x_row_bytes(n_chunks * PIECES)
+                                              : n_chunks * PIECES * CUDA_PIECE_K * 2) *
+                                rows;
     if (whole && p->slots_at + pair_slots <= shared && fills_warps(most))
         batch = most;
     else if (!whole && p->slots_at < shared)

@@ -66,6 +66,11 @@ template <int N> __device__ static inline void wgmma_hold(float (&d)[N])
                   "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "    \
                   "%62, %63"
 
+#define WGMMA_REGS_96                                                                              \
+    WGMMA_REGS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, "  \
+                  "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, "    \
+                  "%94, %95"
+
 /* d = d + A * B, or A * B when `add` is 0. d: column 8j + 2t (+1) of row g in d[4j] (d[4j + 1]), of
  * row g + 8 in d[4j + 2] (d[4j + 3]). */
 template <int TURNED = 0>
@@ -105,6 +110,17 @@ __device__ static inline void wgmma_step(float (&d)[64], const uint32_t *a, uint
               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WGMMA_REGS_64 "}, "
               "{%64, %65, %66, %67}, %68, p, 1, 1, %70;}"
               : WGMMA_D16(0), WGMMA_D16(16), WGMMA_D16(32), WGMMA_D16(48)
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
+}
+
+template <int TURNED = 0>
+__device__ static inline void wgmma_step(float (&d)[96], const uint32_t *a, uint64_t b, int add)
+{
+    WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %101, 0;\n"
+              "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" WGMMA_REGS_96 "}, "
+              "{%96, %97, %98, %99}, %100, p, 1, 1, %102;}"
+              : WGMMA_D16(0), WGMMA_D16(16), WGMMA_D16(32), WGMMA_D16(48), WGMMA_D16(64),
+                WGMMA_D16(80)
               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
 }
 

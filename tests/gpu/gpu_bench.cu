@@ -4,10 +4,14 @@
  * the second-level cache holds several times over. Times are of one launch: the median of replays
  * over the launches of the graph. Bytes are the weights' as they are stored, codes and scales.
  *
- *   gpu_bench [PATH [FIRST [END]]]   shapes by rows number FIRST to END; PATH of cuda_product.h
- *   gpu_bench -1                     the chain of an 8B model's linear layers
- *   gpu_bench -2 [KEYS [OMIT]]       its whole decode step, every row at KEYS (1024) keys, less the
- *                                    parts in OMIT: n(orm), g(ate), r(ope), a(ttention), t(op)
+ *   gpu_bench [PATH [FIRST [END [N]]]]   the first N shapes by rows number FIRST to END; PATH of
+ *                                        cuda_product.h
+ *   gpu_bench -1                         the chain of an 8B model's linear layers
+ *   gpu_bench -2 [KEYS [OMIT [BITS]]]    its whole decode step, every row at KEYS (1024) keys, less
+ *                                        the parts in OMIT: n(orm), g(ate), r(ope), a(ttention),
+ *                                        t(op)
+ *   gpu_bench -3 [N]                     the products of its layers alone, by the first N numbers
+ *                                        of rows, one graph after the other: the card is warm
  */
 #include "tests/gpu/bench_rig.cuh"
 
@@ -194,18 +198,15 @@ static void chain_reduce(struct chain *c, int n)
     need_ok(kern_logits(c->k, &a, &e), &e);
 }
 
-static void chain_open(struct chain *c, struct kern *k, int keys, const char *omit)
+static void chain_open(struct chain *c, struct kern *k, int keys, const char *omit, int bits)
 {
-    static const struct shape shapes[CHAIN] = {{6144, 4096, 4, NULL},
-                                               {4096, 4096, 4, NULL},
-                                               {28672, 4096, 4, NULL},
-                                               {4096, 14336, 4, NULL},
-                                               {128256, 4096, 4, NULL}};
+    static const int64_t shapes[CHAIN][2] = {
+        {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}};
     struct err e = {};
     c->k = k;
     c->omit = omit;
     for (int i = 0; i < CHAIN; i++) {
-        struct ckpt_weight source = make_weight(shapes[i].rows, shapes[i].k, shapes[i].bits, NULL);
+        struct ckpt_weight source = make_weight(shapes[i][0], shapes[i][1], bits, NULL);
         const struct ckpt_weight *part = &source;
         struct kern_weight *first;
         need_ok(kern_weight_load(k, &part, 1, &first, &e), &e);
@@ -314,11 +315,11 @@ static void chain_run(struct chain *c, int n)
         chain_reduce(c, n);
 }
 
-static void bench_chain(struct kern *k, int keys, const char *omit)
+static void bench_chain(struct kern *k, int keys, const char *omit, int bits)
 {
     static const int rows[] = {1, 2, 4, 8, 16, 32, 64};
     static struct chain c;
-    chain_open(&c, k, keys, omit);
+    chain_open(&c, k, keys, omit, bits);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         cudaGraph_t graph;
         cudaGraphExec_t exec;
@@ -336,6 +337,54 @@ static void bench_chain(struct kern *k, int keys, const char *omit)
         cudaGraphExecDestroy(exec);
         cudaGraphDestroy(graph);
     }
+}
+
+/* ---- the products of all layers, by many rows ---------------------------------------------------
+ */
+static void bench_pass(struct kern *k, const int *rows, int n_rows)
+{
+    static struct chain c;
+    struct kern_limits limits = {};
+    struct err e = {};
+    int most = 0;
+    chain_open(&c, k, 0, "", 4);
+    for (int i = 0; i < n_rows; i++)
+        most = MAX2(most, rows[i]);
+    limits.n_tok = most;
+    limits.n_seq = limits.pages_max = limits.n_head = 1;
+    limits.head_dim = 64;
+    limits.k_max = 14336;
+    limits.rows_max = 28672;
+    need_ok(kern_reserve(k, &limits, &e), &e);
+    need_ok(kern_alloc(k, (size_t)most * 28672 * 4, (void **)&c.wide, &e), &e);
+    need_ok(kern_alloc(k, (size_t)most * 14336 * 2, &c.act, &e), &e);
+    uint16_t *host = (uint16_t *)malloc((size_t)most * 14336 * 2);
+    fill(host, (size_t)most * 14336 * 2, 0xbf7fbf7fu);
+    need_ok(kern_upload(k, c.act, host, (size_t)most * 14336 * 2, &e), &e);
+    c.gated = c.act;
+    for (int i = 0; i < n_rows; i++) {
+        double us[CHAIN] = {};
+        for (int j = 0; j < CHAIN; j++) { /* each matrix by itself, then all */
+            cudaGraph_t graph;
+            cudaGraphExec_t exec;
+            need(cudaStreamBeginCapture(cuda_of(k)->stream, cudaStreamCaptureModeThreadLocal) ==
+                     cudaSuccess,
+                 "capture");
+            for (int l = 0; l < LAYERS * (CHAIN - 1); l++)
+                if (j == CHAIN - 1 || l % (CHAIN - 1) == j)
+                    chain_linear(&c, rows[i], l / (CHAIN - 1), l % (CHAIN - 1));
+            need(cudaStreamEndCapture(cuda_of(k)->stream, &graph) == cudaSuccess, "capture");
+            need(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "graph");
+            us[j] = time_graph(k, exec, j == CHAIN - 1 ? 1 : LAYERS);
+            cudaGraphExecDestroy(exec);
+            cudaGraphDestroy(graph);
+        }
+        printf("%4d rows: us %7.1f %7.1f %7.1f %7.1f, all layers %8.2f ms %6.1f TFLOP/s\n", rows[i],
+               us[0], us[1], us[2], us[3], us[4] * 1e-3,
+               2.0 * 32 * 218103808 * rows[i] / us[4] * 1e-6);
+        fflush(stdout);
+    }
+    free(host);
 }
 
 __global__ static void read_all(const uint4 *p, size_t n, uint32_t *out)
@@ -382,6 +431,7 @@ int main(int argc, char **argv)
                                           {4096, 4096, 16, NULL},    {28672, 4096, 4, "mxfp4"},
                                           {28672, 4096, 8, "mxfp8"}, {28672, 4096, 4, "nvfp4"}};
     static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
+    static const int pass_rows[] = {32, 64, 128, 512, 2048, 4096};
     struct kern_options o = {};
     struct kern *k;
     struct err e = {};
@@ -391,12 +441,21 @@ int main(int argc, char **argv)
     o.arith = KERN_MMA90;
     need_ok(kern_open(&k, &o, &e), &e);
     bench_read(k);
-    if (path < 0) {
-        bench_chain(k, path == -1 ? 0 : argc > 2 ? atoi(argv[2]) : 1024, argc > 3 ? argv[3] : "");
+    if (path == -3) {
+        bench_pass(k, pass_rows, argc > 2 ? atoi(argv[2]) : (int)ARRAY_LEN(pass_rows));
         kern_close(k);
         return 0;
     }
-    for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
+    if (path < 0) {
+        bench_chain(k,
+                    path == -1 ? 0
+                    : argc > 2 ? atoi(argv[2])
+                               : 1024,
+                    argc > 3 ? argv[3] : "", argc > 4 ? atoi(argv[4]) : 4);
+        kern_close(k);
+        return 0;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(shapes) && (argc <= 4 || (int)i < atoi(argv[4])); i++)
         bench_shape(k, &shapes[i], rows + first, n - first, path);
     kern_close(k);
     return 0;
