@@ -75,6 +75,10 @@ MUST_USE enum err_code kern_poison(struct kern *k, struct err *e);
  * float (mxfp4, mxfp8, nvfp4) that holds a NaN, as scale or as element, is ERR_INPUT. */
 MUST_USE enum err_code kern_weight_load(struct kern *k, const struct ckpt_weight *const *parts,
                                         int n, struct kern_weight **w, struct err *e);
+/* Another weight of the same values as one that is loaded; *w stays NULL where the backend has no
+ * quicker way than a load. */
+MUST_USE enum err_code kern_weight_copy(struct kern *k, const struct kern_weight *from,
+                                        struct kern_weight **w, struct err *e);
 void kern_weight_free(struct kern *k, struct kern_weight *w);
 /* Device bytes that the load will take: the memory plan. */
 size_t kern_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n);

@@ -37,6 +37,9 @@ struct kern_table {
                           struct err *e); /* until all that was launched has ended */
     enum err_code (*weight_load)(struct kern *k, const struct ckpt_weight *const *parts, int n,
                                  struct kern_weight **w, struct err *e);
+    /* NULL where a load is as quick. */
+    enum err_code (*weight_copy)(struct kern *k, const struct kern_weight *from,
+                                 struct kern_weight **w, struct err *e);
     void (*weight_free)(struct kern *k, struct kern_weight *w);
     size_t (*weight_bytes)(const struct kern *k, const struct ckpt_weight *const *parts, int n);
     size_t (*page_bytes)(const struct kern *k, int n_kv, int head_dim);
