@@ -25,6 +25,8 @@ struct experts {
 /* Offsets in the scratch block, from where the dense MLP's would begin. */
 struct experts_room {
     size_t logits, expert, weight, order, first, gate_up, act, y;
+    /* With router_norm: inputs of router and experts, which live beside the dense MLP. */
+    size_t router_x, x;
 };
 
 /* "model.layers.<layer>.<norm>.weight", "model.layers.<layer>.<block><router>.weight" and
@@ -38,7 +40,13 @@ void experts_bind(struct model_binder *b, const struct hparams *hp, struct exper
 void experts_plan(const struct hparams *hp, const struct model_dims *d, struct experts_room *r,
                   size_t *used);
 void experts_limits(const struct hparams *hp, struct kern_limits *l);
-/* out: f32 [n, d_model], the sum over the chosen. */
+void experts_plan_inputs(const struct model_dims *d, int64_t d_model, struct experts_room *r,
+                         size_t *used);
+/* Of a layer whose router has a norm of its own: the next norm of h makes those of experts_run. */
+void experts_want_norms(struct decoder_pass *f, const struct experts *x,
+                        const struct experts_room *r);
+/* out: f32 [n, d_model], the sum over the chosen; without a tap it is only made with what is
+ * pending, and the caller says what becomes of it. */
 MUST_USE enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
                                    const struct experts_room *r, int layer, float *out,
                                    struct err *e);

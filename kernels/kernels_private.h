@@ -76,6 +76,9 @@ const char *const *cpu_isa_list(void);
 /* expert_gated as a route, if there is one, two expert_linear and an act_mul of the same backend.
  */
 enum err_code kern_gated_by_parts(struct kern *k, const struct expert_gated_args *a, struct err *e);
+/* The same for norms of heads and for what follows a part (kernels_residual.c). */
+enum err_code kern_heads_by_parts(struct kern *k, const struct norm_heads_args *a, struct err *e);
+enum err_code kern_residual_by_parts(struct kern *k, const struct residual_args *a, struct err *e);
 
 /* ---- weights ----------------------------------------------------------------------------------
  */
