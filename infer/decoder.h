@@ -96,6 +96,7 @@ struct decoder_pass {
     /* Norms of h that the next one makes beside its own, of those that are there. */
     const float *also[RESIDUAL_NORMS_MAX - 1];
     void *also_x[RESIDUAL_NORMS_MAX - 1];
+    struct linear_args router; /* a product that it makes of one of them; n_parts 0: none */
 };
 
 /* h: the embeddings, or the states that the step was given. */
@@ -125,6 +126,8 @@ MUST_USE enum err_code decoder_settle(struct decoder_pass *f, struct err *e);
 MUST_USE enum err_code decoder_leave_delta(struct decoder_pass *f, const float *post_norm,
                                            struct err *e);
 /* out[n, rows] = x * W^T + bias for act rows of k elements. */
+struct linear_args decoder_product(const struct decoder_pass *f, const void *x, int64_t k,
+                                   const struct decoder_linear *l, float *out);
 MUST_USE enum err_code decoder_linear(const struct decoder_pass *f, const void *x, int64_t k,
                                       const struct decoder_linear *l, float *out, struct err *e);
 

@@ -46,13 +46,16 @@ static enum err_code end_pending(struct decoder_pass *f, const float *w, struct 
         a.x[a.n_norms++] = f->also_x[i];
         f->also[i] = NULL;
     }
+    const struct linear_args router = f->router;
+    a.router = w && router.n_parts ? &router : NULL;
+    f->router.n_parts = 0;
     f->pending = (struct decoder_pending){.any = false};
     return kern_residual(f->s->k, &a, e);
 }
 
 enum err_code decoder_norm(struct decoder_pass *f, const float *w, struct err *e)
 {
-    if (f->pending.any && (f->also[0] || !is_plain(&f->pending)))
+    if (f->also[0] || f->router.n_parts || !is_plain(&f->pending))
         return end_pending(f, w, e);
     struct rms_norm_args a = norm_args(f, f->n, f->d, f->h, w);
     a.add = f->pending.any ? f->delta : NULL;
@@ -79,11 +82,18 @@ enum err_code decoder_leave_delta(struct decoder_pass *f, const float *post_norm
     return kern_rms_norm(f->s->k, &a, e);
 }
 
-enum err_code decoder_linear(const struct decoder_pass *f, const void *x, int64_t k,
-                             const struct decoder_linear *l, float *out, struct err *e)
+struct linear_args decoder_product(const struct decoder_pass *f, const void *x, int64_t k,
+                                   const struct decoder_linear *l, float *out)
 {
     struct linear_args a = {.n_tok = (int)f->n, .x = x, .x_stride = k, .n_parts = 1};
     a.part[0] = (struct linear_part){l->w, l->bias, out, kern_weight_rows(l->w)};
+    return a;
+}
+
+enum err_code decoder_linear(const struct decoder_pass *f, const void *x, int64_t k,
+                             const struct decoder_linear *l, float *out, struct err *e)
+{
+    const struct linear_args a = decoder_product(f, x, k, l, out);
     return kern_linear(f->s->k, &a, e);
 }
 

@@ -36,7 +36,6 @@ void experts_plan(const struct hparams *hp, const struct model_dims *dims, struc
 {
     const size_t n = (size_t)dims->n_tok, n_expert = (size_t)hp->n_expert;
     const size_t pairs = n * (size_t)hp->n_expert_used, ff = (size_t)hp->d_ff_expert;
-    r->logits = model_take(used, n * n_expert * sizeof(float));
     r->expert = model_take(used, pairs * sizeof(int32_t));
     r->weight = model_take(used, pairs * sizeof(float));
     r->order = model_take(used, pairs * sizeof(int32_t));
@@ -46,10 +45,12 @@ void experts_plan(const struct hparams *hp, const struct model_dims *dims, struc
     r->y = model_take(used, pairs * (size_t)hp->d_model * sizeof(float));
 }
 
-void experts_plan_inputs(const struct model_dims *dims, int64_t d_model, struct experts_room *r,
-                         size_t *used)
+void experts_plan_inputs(const struct hparams *hp, const struct model_dims *dims, bool apart,
+                         struct experts_room *r, size_t *used)
 {
-    const size_t bytes = (size_t)dims->n_tok * (size_t)d_model * dims->act_bytes;
+    const size_t n = (size_t)dims->n_tok;
+    const size_t bytes = apart ? n * (size_t)hp->d_model * dims->act_bytes : 0;
+    r->logits = model_take(used, n * (size_t)hp->n_expert * sizeof(float));
     r->router_x = model_take(used, bytes);
     r->x = model_take(used, bytes);
 }
@@ -142,6 +143,13 @@ static enum err_code run_down(const struct decoder_pass *f, const struct experts
     return kern_expert_linear(f->s->k, &a, e);
 }
 
+static struct linear_args router_of(const struct decoder_pass *f, const struct experts *x,
+                                    const struct experts_room *r, const void *in)
+{
+    const struct decoder_linear router = {x->router, x->router_bias};
+    return decoder_product(f, in, f->d, &router, (float *)(void *)(f->s->scratch + r->logits));
+}
+
 void experts_want_norms(struct decoder_pass *f, const struct experts *x,
                         const struct experts_room *r)
 {
@@ -151,6 +159,7 @@ void experts_want_norms(struct decoder_pass *f, const struct experts *x,
     f->also_x[0] = f->s->scratch + r->router_x;
     f->also[1] = x->norm;
     f->also_x[1] = f->s->scratch + r->x;
+    f->router = router_of(f, x, r, f->also_x[0]);
 }
 
 /* The sum over the slots, which waits for the next norm where no tap looks at it. */
@@ -169,16 +178,41 @@ static enum err_code sum_slots(struct decoder_pass *f, const struct experts *x,
     return ERR_OK;
 }
 
+/* Norms and router by themselves, for a tap. */
 static enum err_code run_router(struct decoder_pass *f, const struct experts *x,
-                                const struct buffers *t, int layer, const void *in, struct err *e)
+                                const struct experts_room *r, int layer, struct err *e)
 {
-    const struct decoder_linear router = {x->router, x->router_bias};
     const int64_t n_expert = f->hp->n_expert;
-    enum err_code rc = decoder_linear(f, in, f->d, &router, t->logits, e);
+    const bool apart = x->router_norm != NULL;
+    float *logits = (float *)(void *)(f->s->scratch + r->logits);
+    enum err_code rc = decoder_norm(f, apart ? x->router_norm : x->norm, e);
     if (rc == ERR_OK)
-        rc =
-            model_tap(f->s, layer, "router", f->n, t->logits, n_expert, n_expert, sizeof(float), e);
+        rc = model_tap(f->s, layer, apart ? "router_norm" : "ffn_norm", f->n, f->x, f->d, f->d,
+                       f->act_bytes, e);
+    const struct linear_args router = router_of(f, x, r, f->x);
+    if (rc == ERR_OK)
+        rc = kern_linear(f->s->k, &router, e);
+    if (rc == ERR_OK)
+        rc = model_tap(f->s, layer, "router", f->n, logits, n_expert, n_expert, sizeof(float), e);
+    if (rc == ERR_OK && apart)
+        rc = decoder_norm(f, x->norm, e);
+    if (rc == ERR_OK && apart)
+        rc = model_tap(f->s, layer, "expert_norm", f->n, f->x, f->d, f->d, f->act_bytes, e);
     return rc;
+}
+
+/* Logits, and what the experts read, which with a router_norm the norm before the MLP has made. */
+static enum err_code make_logits(struct decoder_pass *f, const struct experts *x,
+                                 const struct experts_room *r, int layer, const void **in,
+                                 struct err *e)
+{
+    *in = x->router_norm && !f->s->tap ? (const void *)(f->s->scratch + r->x) : f->x;
+    if (f->s->tap)
+        return run_router(f, x, r, layer, e);
+    if (x->router_norm)
+        return ERR_OK;
+    f->router = router_of(f, x, r, f->x);
+    return decoder_norm(f, x->norm, e);
 }
 
 enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
@@ -188,18 +222,8 @@ enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
     const struct buffers t = buffers_of(f, r);
     const int used = f->hp->n_expert_used;
     const int64_t ff = f->hp->d_ff_expert;
-    const bool apart = x->router_norm != NULL, made = apart && !s->tap;
-    const void *in = made ? (const void *)(s->scratch + r->x) : f->x;
-    enum err_code rc = made ? ERR_OK : decoder_norm(f, apart ? x->router_norm : x->norm, e);
-    if (rc == ERR_OK)
-        rc = model_tap(s, layer, apart ? "router_norm" : "ffn_norm", f->n, f->x, f->d, f->d,
-                       f->act_bytes, e);
-    if (rc == ERR_OK)
-        rc = run_router(f, x, &t, layer, made ? s->scratch + r->router_x : f->x, e);
-    if (rc == ERR_OK && apart && !made)
-        rc = decoder_norm(f, x->norm, e);
-    if (rc == ERR_OK && apart)
-        rc = model_tap(s, layer, "expert_norm", f->n, f->x, f->d, f->d, f->act_bytes, e);
+    const void *in;
+    enum err_code rc = make_logits(f, x, r, layer, &in, e);
     if (rc == ERR_OK)
         rc = run_gated(f, x, &t, in, e);
     if (rc == ERR_OK)
@@ -212,7 +236,7 @@ enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
     if (rc == ERR_OK)
         rc = sum_slots(f, x, &t, out, e);
     if (rc == ERR_OK)
-        rc = model_tap(s, layer, apart ? "experts" : "down", f->n, out, f->d, f->d, sizeof(float),
-                       e);
+        rc = model_tap(s, layer, x->router_norm ? "experts" : "down", f->n, out, f->d, f->d,
+                       sizeof(float), e);
     return rc;
 }

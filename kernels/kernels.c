@@ -616,6 +616,18 @@ static enum err_code check_residual(const struct residual_args *a, struct err *e
     NEED(a->h && a->delta, "a pointer is missing");
     for (int i = 0; i < a->n_norms; i++)
         NEED(a->norm[i] && a->x[i], "norm %d: a pointer is missing", i);
+    if (a->router) {
+        const struct linear_args *r = a->router;
+        bool found = false;
+        for (int i = 0; i < a->n_norms; i++)
+            found |= r->x == a->x[i];
+        NEED(found && r->n_tok == a->n_rows && r->x_stride == a->d && r->n_parts == 1 &&
+                 !r->gate.out,
+             "a router of %d rows and %d parts, or of another input", r->n_tok, r->n_parts);
+        enum err_code rc = check_linear(r, e);
+        if (rc != ERR_OK)
+            return rc;
+    }
     if (!a->combine) {
         NEED(!a->scale && !a->branch_norm && !a->delta_norm, "norms or scales of no sum");
         return ERR_OK;

@@ -293,7 +293,7 @@ struct combine_args {
  *     sum = branch_norm(combine), whose weights route_scale scales before
  *     delta = delta_norm(delta) + sum, where the sum lies apart; else the sum, or delta as it is
  *     h = (h + post_norm(delta)) * scalar
- *     x[i] = norm[i](h)
+ *     x[i] = norm[i](h), then a product of one of them, the router's
  *
  * Norms and factors are left out where they are NULL or 0. The bits are those of the operations one
  * after the other (kern_residual_by_parts); delta, the sum and the weights hold anything
@@ -309,7 +309,8 @@ struct residual_args {
     bool plus_one; /* as in rms_norm, of all norms */
     int n_norms;
     const float *norm[RESIDUAL_NORMS_MAX];
-    void *x[RESIDUAL_NORMS_MAX]; /* act [n_rows, d] */
+    void *x[RESIDUAL_NORMS_MAX];      /* act [n_rows, d] */
+    const struct linear_args *router; /* or NULL: one part, no gate */
 };
 
 /* out[i] = in[row[i]], f32 [n, d]. */

@@ -237,6 +237,10 @@ static void span_residual(const struct kern *k, const struct residual_args *a,
     writes(x, a->delta, bytes);
     for (int i = 0; i < a->n_norms; i++)
         writes(x, a->x[i], a->n_rows * a->d * word_of(k));
+    if (a->router)
+        writes(x, a->router->part[0].out,
+               extent(a->n_rows, a->router->part[0].out_stride, a->router->part[0].w->rows,
+                      sizeof(float)));
 }
 
 static void span_gather(const struct kern *k, const struct gather_args *a, struct kern_access *x)

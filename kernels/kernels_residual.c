@@ -83,5 +83,5 @@ enum err_code kern_residual_by_parts(struct kern *k, const struct residual_args 
         rc = add_rows(k, a, a->h, a->delta, a->scalar, e);
     for (int i = 0; rc == ERR_OK && i < a->n_norms; i++)
         rc = norm_rows(k, a, a->h, i == 0 && !own ? a->delta : NULL, a->norm[i], false, a->x[i], e);
-    return rc;
+    return rc == ERR_OK && a->router ? k->table->linear(k, a->router, e) : rc;
 }

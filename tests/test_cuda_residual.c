@@ -266,53 +266,147 @@ START_TEST(planted_order_shows)
 }
 END_TEST
 
+/* ---- the router behind it -----------------------------------------------------------------------
+ */
+static struct fix_weight router_weight(int format, int64_t rows, int64_t d)
+{
+    static const struct qformat formats[] = {{8, 64, DT_BF16}, {4, 32, DT_BF16}, {8, 64, DT_F32}};
+    if (format == 0)
+        return fix_dense(&rng, rows, d, DT_BF16);
+    return fix_affine(&rng, rows, d, formats[format - 1], format == 2 ? 0.02f : 0.002f);
+}
+
+/* Logits, and what the operation alone gives; false where the sides differ. */
+static bool routed_equals(const struct rig *r, const struct shape *s, int format, int64_t rows)
+{
+    struct inputs in = draw_inputs(s);
+    struct fix_weight f = router_weight(format, rows, s->d);
+    const size_t n = (size_t)(s->n * (rows + 5));
+    float *bias = fix_floats(&rng, (size_t)rows, -1, 1), *got[2];
+    struct given g[2];
+    for (int i = 0; i < 2; i++) {
+        struct linear_args a = {.n_tok = s->n, .x_stride = s->d, .n_parts = 1};
+        put_case(&g[i], r->side[i], s, &in);
+        a.x = g[i].a.x[s->n_norms - 1];
+        a.part[0].w = fix_load(r->side[i], &f);
+        a.part[0].bias = rows % 2 ? rig_put(r->side[i], bias, (size_t)rows * 4) : NULL;
+        a.part[0].out = rig_put(r->side[i], NULL, n * 4);
+        a.part[0].out_stride = rows + 5;
+        g[i].a.router = &a;
+        run_case(&g[i], s);
+        got[i] = rig_get(r->side[i], a.part[0].out, n * 4);
+    }
+    bool same = rig_differ(got[0], got[1], n, 4) < 0 && same_results(g, s);
+    free(got[0]);
+    free(got[1]);
+    free(bias);
+    free_inputs(&in);
+    fix_weight_free(&f);
+    return same;
+}
+
+static const int64_t router_rows[] = {8, 16, 31, 64, 127, 128, 40, 300};
+
+START_TEST(routers_equal_oracle)
+{
+    static const int64_t ds[] = {320, 2048, 2816, 2880, 4096};
+    static const int steps[] = {1, 2, 8, 9, 40};
+    struct rig r = rig_open();
+    for (size_t i = 0; i < 20; i++) {
+        struct shape s = {.n_norms = 1 + (int)i % 3, .post = i % 2, .scalar = i % 5 == 0};
+        s.d = ds[i % ARRAY_LEN(ds)] / 64 * 64;
+        s.n = steps[(i + i / 5) % ARRAY_LEN(steps)];
+        if (i % 7 == 6)
+            s.used = 2;
+        ck_assert_msg(routed_equals(&r, &s, (int)i % 4, router_rows[_i]),
+                      "case %zu: %d rows of %lld, %lld experts", i, s.n, (long long)s.d,
+                      (long long)router_rows[_i]);
+    }
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(planted_order_shows_in_logits)
+{
+    const struct shape s = {.n = 4, .n_norms = 1, .d = 4096};
+    struct rig r = rig_open();
+    ck_assert(routed_equals(&r, &s, 1, 128));
+    kern_plant(KERN_FAULT_CHUNK_ORDER);
+    ck_assert(!routed_equals(&r, &s, 1, 128));
+    kern_plant(KERN_FAULT_NONE);
+    rig_close(&r);
+}
+END_TEST
+
 /* ---- early starts -------------------------------------------------------------------------------
  */
-/* A first operation that takes its time, then one that reads what it wrote: in how many
- * of some runs do the results differ? heads: the second one norms heads of h. */
-static int chains_that_differ(const struct rig *r, const struct shape *s, bool heads, bool no_wait)
+enum chain { CHAIN_ROWS, CHAIN_HEADS, CHAIN_ROUTER, CHAINS };
+
+#define HEAD 64
+
+/* A first operation that takes its time, then one that reads the h that it wrote: itself again,
+ * with a router or without, or norms of heads of h. */
+static void run_chain(struct given *g, const struct shape *s, enum chain kind,
+                      const struct inputs *in, struct fix_weight *router, bool no_wait)
 {
-    enum { RUNS = 8, HD = 64 };
-    struct cuda_kern *c = cuda_of(r->side[1]);
+    struct cuda_kern *c = strcmp(kern_device(g->k), "cpu") != 0 ? cuda_of(g->k) : NULL;
+    struct norm_heads_args heads = {.n_tok = s->n, .n_head = (int)(s->d / HEAD), .head_dim = HEAD};
+    struct linear_args a = {.n_tok = s->n, .x = g->a.x[0], .x_stride = s->d, .n_parts = 1};
+    struct err e = {.text = ""};
+    heads.q = g->a.h;
+    heads.stride = s->d;
+    heads.q_norm = rig_put(g->k, in->norms, HEAD * 4);
+    a.part[0].w = fix_load(g->k, router);
+    a.part[0].out = rig_put(g->k, NULL, (size_t)s->n * 128 * 4);
+    a.part[0].out_stride = 128;
+    if (c)
+        c->plant_delay_ns = 50000;
+    run_case(g, s);
+    g->a.router = kind == CHAIN_ROUTER ? &a : NULL;
+    if (c)
+        c->plant_delay_ns = 0;
+    if (c)
+        c->plant_no_wait = no_wait;
+    if (kind == CHAIN_HEADS)
+        fix_ok(kern_norm_heads(g->k, &heads, &e), &e);
+    else
+        run_case(g, s);
+    if (c)
+        c->plant_no_wait = false;
+    g->a.router = NULL;
+}
+
+/* In how many of some runs do the results differ? */
+static int chains_that_differ(const struct rig *r, const struct shape *s, enum chain kind,
+                              bool no_wait)
+{
+    enum { RUNS = 8 };
+    struct fix_weight router = router_weight(1, 128, s->d);
     int equal = 0;
     for (int run = 0; run < RUNS; run++) {
         struct inputs in = draw_inputs(s);
         struct given g[2];
-        float *w = draw(HD);
-        for (int i = 0; i < 2; i++)
-            put_case(&g[i], r->side[i], s, &in);
         for (int i = 0; i < 2; i++) {
-            struct err e = {.text = ""};
-            struct norm_heads_args a = {.n_tok = s->n, .n_head = (int)(s->d / HD)};
-            a.head_dim = HD;
-            a.q = g[i].a.h;
-            a.stride = s->d;
-            a.q_norm = rig_put(r->side[i], w, HD * 4);
-            c->plant_delay_ns = 50000;
-            run_case(&g[i], s);
-            c->plant_delay_ns = 0;
-            c->plant_no_wait = no_wait;
-            if (heads)
-                fix_ok(kern_norm_heads(r->side[i], &a, &e), &e);
-            else
-                run_case(&g[i], s);
-            c->plant_no_wait = false;
+            put_case(&g[i], r->side[i], s, &in);
+            run_chain(&g[i], s, kind, &in, &router, i && no_wait);
         }
         equal += same_results(g, s);
         free_inputs(&in);
-        free(w);
     }
+    fix_weight_free(&router);
     return RUNS - equal;
 }
 
+static const struct shape firsts[] = {{.n = 2, .post = true, .n_norms = 1, .d = 2048},
+                                      {.n = 2, .used = 4, .n_norms = 1, .d = 2048}};
+
 START_TEST(each_waits_for_the_one_before_it)
 {
-    static const struct shape plain = {.n = 2, .post = true, .n_norms = 1, .d = 2048};
-    static const struct shape slots = {.n = 2, .used = 4, .n_norms = 1, .d = 2048};
-    const struct shape *const s = _i % 2 ? &slots : &plain;
+    const struct shape *const s = &firsts[_i % 2];
+    const enum chain kind = (enum chain)(_i / 2);
     struct rig r = rig_open();
-    ck_assert_int_eq(chains_that_differ(&r, s, _i / 2, false), 0);
-    ck_assert_int_gt(chains_that_differ(&r, s, _i / 2, true), 0);
+    ck_assert_int_eq(chains_that_differ(&r, s, kind, false), 0);
+    ck_assert_int_gt(chains_that_differ(&r, s, kind, true), 0);
     rig_close(&r);
 }
 END_TEST
@@ -322,6 +416,7 @@ static void add_small(TCase *c)
     tcase_add_loop_test(c, heads_equal_oracle, 4, 10);
     tcase_add_loop_test(c, residual_equals_oracle, 2, 3);
     tcase_add_loop_test(c, residual_equals_oracle, 5, 9);
+    tcase_add_loop_test(c, routers_equal_oracle, 0, 2);
 }
 
 static void add_tests(TCase *c)
@@ -331,7 +426,9 @@ static void add_tests(TCase *c)
     tcase_add_test(c, steps_of_all_rows_equal_oracle);
     tcase_add_test(c, neighbours_do_not_matter);
     tcase_add_test(c, planted_order_shows);
-    tcase_add_loop_test(c, each_waits_for_the_one_before_it, 0, 4);
+    tcase_add_loop_test(c, routers_equal_oracle, 0, ARRAY_LEN(router_rows));
+    tcase_add_test(c, planted_order_shows_in_logits);
+    tcase_add_loop_test(c, each_waits_for_the_one_before_it, 0, 2 * CHAINS);
 }
 
 Suite *test_suite(void)

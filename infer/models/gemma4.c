@@ -129,7 +129,7 @@ static size_t plan(struct model *m, const struct model_dims *dims)
         p->late_seq = model_take(&used, r * sizeof(int32_t));
     }
     if (hp->n_expert)
-        experts_plan_inputs(dims, hp->d_model, &p->room, &used);
+        experts_plan_inputs(hp, dims, true, &p->room, &used);
     size_t attention = used, mlp = used, experts = used, input = used;
     decoder_plan_attention(m, dims, &attention);
     decoder_plan_mlp(m, dims, &mlp);
