@@ -338,6 +338,22 @@ START_TEST(planted_order_shows_in_logits)
 }
 END_TEST
 
+/* The first block of a row writes h while the others take their time: it must wait until they have
+ * read what h was. */
+START_TEST(blocks_of_a_row_meet)
+{
+    const struct shape s = {.n = 2, .n_norms = 1, .d = 2048};
+    struct rig r = rig_open();
+    struct cuda_kern *c = cuda_of(r.side[1]);
+    ck_assert(routed_equals(&r, &s, 1, 128));
+    c->plant_delay_ns = 50000;
+    ck_assert(routed_equals(&r, &s, 1, 128));
+    c->plant_no_wait = true;
+    ck_assert(!routed_equals(&r, &s, 1, 128));
+    rig_close(&r);
+}
+END_TEST
+
 /* ---- early starts -------------------------------------------------------------------------------
  */
 enum chain { CHAIN_ROWS, CHAIN_HEADS, CHAIN_ROUTER, CHAINS };
@@ -363,6 +379,7 @@ static void run_chain(struct given *g, const struct shape *s, enum chain kind,
         c->plant_delay_ns = 50000;
     run_case(g, s);
     g->a.router = kind == CHAIN_ROUTER ? &a : NULL;
+    g->a.scalar = 0.7f; /* so that the two cannot change places */
     if (c)
         c->plant_delay_ns = 0;
     if (c)
@@ -397,7 +414,7 @@ static int chains_that_differ(const struct rig *r, const struct shape *s, enum c
     return RUNS - equal;
 }
 
-static const struct shape firsts[] = {{.n = 2, .post = true, .n_norms = 1, .d = 2048},
+static const struct shape firsts[] = {{.n = 2, .n_norms = 1, .d = 2048},
                                       {.n = 2, .used = 4, .n_norms = 1, .d = 2048}};
 
 START_TEST(each_waits_for_the_one_before_it)
@@ -428,6 +445,7 @@ static void add_tests(TCase *c)
     tcase_add_test(c, planted_order_shows);
     tcase_add_loop_test(c, routers_equal_oracle, 0, ARRAY_LEN(router_rows));
     tcase_add_test(c, planted_order_shows_in_logits);
+    tcase_add_test(c, blocks_of_a_row_meet);
     tcase_add_loop_test(c, each_waits_for_the_one_before_it, 0, 2 * CHAINS);
 }
 

@@ -340,6 +340,8 @@ __global__ static void __launch_bounds__(BLOCK)
     end_weights<N> w;
     w.load(a);
     begin(a.plant);
+    for (int ns = number > 0 ? a.plant.delay_ns : 0; ns > 0; ns -= 1000)
+        __nanosleep(1000);
     load_row(a.h + (int64_t)row * a.d, a.d, h);
     load_row(a.delta + (int64_t)row * a.d, a.d, v);
     float before = 0.0f; /* the loads have come when this is known */
@@ -347,9 +349,11 @@ __global__ static void __launch_bounds__(BLOCK)
     for (int n = 0; n < N; n++)
         before += h[n];
     asm volatile("" ::"f"(before) : "memory");
-    cluster_arrive();
+    if (!a.plant.no_wait)
+        cluster_arrive();
     float factor = add_to_h(a, &sh, w, v, h);
-    cluster_wait();
+    if (!a.plant.no_wait)
+        cluster_wait();
     if (number == 0)
         store_h(a, row, h);
     store_norms(a, row, w, factor, h, number == 0, r.input, x);

@@ -28,7 +28,8 @@ template <int N> __device__ static float warp_sum(float (&sum)[N])
     return __shfl_sync(ALL_LANES, sum[0], 0);
 }
 
-/* Planted: work that lasts longer, and a kernel that does not wait for the one before it. */
+/* Planted: work that lasts longer; and a kernel that does not wait for the one before it, nor its
+ * blocks for each other. */
 struct residual_plant {
     int delay_ns;
     bool no_wait;
