@@ -276,8 +276,10 @@ static struct fix_weight router_weight(int format, int64_t rows, int64_t d)
     return fix_affine(&rng, rows, d, formats[format - 1], format == 2 ? 0.02f : 0.002f);
 }
 
-/* Logits, and what the operation alone gives; false where the sides differ. */
-static bool routed_equals(const struct rig *r, const struct shape *s, int format, int64_t rows)
+/* Logits, and what the operation alone gives; false where the sides differ. `fault` is planted on
+ * the device. */
+static bool routed_equals(const struct rig *r, const struct shape *s, int format, int64_t rows,
+                          enum kern_fault fault)
 {
     struct inputs in = draw_inputs(s);
     struct fix_weight f = router_weight(format, rows, s->d);
@@ -293,7 +295,9 @@ static bool routed_equals(const struct rig *r, const struct shape *s, int format
         a.part[0].out = rig_put(r->side[i], NULL, n * 4);
         a.part[0].out_stride = rows + 5;
         g[i].a.router = &a;
+        kern_plant(i ? fault : KERN_FAULT_NONE);
         run_case(&g[i], s);
+        kern_plant(KERN_FAULT_NONE);
         got[i] = rig_get(r->side[i], a.part[0].out, n * 4);
     }
     bool same = rig_differ(got[0], got[1], n, 4) < 0 && same_results(g, s);
@@ -318,7 +322,7 @@ START_TEST(routers_equal_oracle)
         s.n = steps[(i + i / 5) % ARRAY_LEN(steps)];
         if (i % 7 == 6)
             s.used = 2;
-        ck_assert_msg(routed_equals(&r, &s, (int)i % 4, router_rows[_i]),
+        ck_assert_msg(routed_equals(&r, &s, (int)i % 4, router_rows[_i], KERN_FAULT_NONE),
                       "case %zu: %d rows of %lld, %lld experts", i, s.n, (long long)s.d,
                       (long long)router_rows[_i]);
     }
@@ -330,10 +334,8 @@ START_TEST(planted_order_shows_in_logits)
 {
     const struct shape s = {.n = 4, .n_norms = 1, .d = 4096};
     struct rig r = rig_open();
-    ck_assert(routed_equals(&r, &s, 1, 128));
-    kern_plant(KERN_FAULT_CHUNK_ORDER);
-    ck_assert(!routed_equals(&r, &s, 1, 128));
-    kern_plant(KERN_FAULT_NONE);
+    ck_assert(routed_equals(&r, &s, 1, 128, KERN_FAULT_NONE));
+    ck_assert(!routed_equals(&r, &s, 1, 128, KERN_FAULT_CHUNK_ORDER));
     rig_close(&r);
 }
 END_TEST
@@ -345,11 +347,11 @@ START_TEST(blocks_of_a_row_meet)
     const struct shape s = {.n = 2, .n_norms = 1, .d = 2048};
     struct rig r = rig_open();
     struct cuda_kern *c = cuda_of(r.side[1]);
-    ck_assert(routed_equals(&r, &s, 1, 128));
+    ck_assert(routed_equals(&r, &s, 1, 128, KERN_FAULT_NONE));
     c->plant_delay_ns = 50000;
-    ck_assert(routed_equals(&r, &s, 1, 128));
+    ck_assert(routed_equals(&r, &s, 1, 128, KERN_FAULT_NONE));
     c->plant_no_wait = true;
-    ck_assert(!routed_equals(&r, &s, 1, 128));
+    ck_assert(!routed_equals(&r, &s, 1, 128, KERN_FAULT_NONE));
     rig_close(&r);
 }
 END_TEST
