@@ -10,7 +10,9 @@
  * the MLP) begins its own struct with a struct decoder, and calls the parts one by one.
  *
  * The residual h is f32. The output of a part waits in `delta` and is added by the norm that comes
- * next. Buffers of attention and of the part after it are never alive together, so they share room.
+ * next, and with it waits what is to be done with it before: one operation does all of that, unless
+ * a tap looks at its parts. Buffers of attention and of the part after it are never alive together,
+ * so they share room.
  */
 #ifndef ASSAY_INFER_DECODER_H
 #define ASSAY_INFER_DECODER_H
@@ -72,6 +74,15 @@ void decoder_limits(const struct model *m, struct kern_limits *l);
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
+/* What the next norm does before it: residual_args of kernels.h. */
+struct decoder_pending {
+    bool any; /* delta is still to be added to h */
+    struct combine_args combine;
+    struct route_scale_args scale;
+    const float *branch_norm, *delta_norm, *post_norm;
+    float scalar;
+};
+
 /* One pass: the step, the model and the buffers as pointers. */
 struct decoder_pass {
     const struct hparams *hp;
@@ -81,7 +92,11 @@ struct decoder_pass {
     float *h, *delta;
     void *x; /* act [n, d]: what a norm made of h */
     size_t act_bytes;
-    bool pending; /* delta is still to be added to h */
+    struct decoder_pending pending;
+    /* Norms of h that the next one makes beside its own, of those that are there. */
+    const float *also[RESIDUAL_NORMS_MAX - 1];
+    void *also_x[RESIDUAL_NORMS_MAX - 1];
+    struct linear_args router; /* a product that it makes of one of them; n_parts 0: none */
 };
 
 /* h: the embeddings, or the states that the step was given. */
@@ -103,12 +118,16 @@ MUST_USE enum err_code decoder_forward(const struct model *m, const struct model
         .plan = decoder_plan, .limits = decoder_limits, .forward = decoder_forward                 \
     }
 
-/* x = norm(h), after adding delta to h where it is pending. */
+/* x = norm(h), after what is pending. */
 MUST_USE enum err_code decoder_norm(struct decoder_pass *f, const float *w, struct err *e);
-/* Norms delta in place when there is a norm, and leaves it pending. */
+/* Does what is pending. */
+MUST_USE enum err_code decoder_settle(struct decoder_pass *f, struct err *e);
+/* Leaves delta pending, behind a norm of it when there is one. */
 MUST_USE enum err_code decoder_leave_delta(struct decoder_pass *f, const float *post_norm,
                                            struct err *e);
 /* out[n, rows] = x * W^T + bias for act rows of k elements. */
+struct linear_args decoder_product(const struct decoder_pass *f, const void *x, int64_t k,
+                                   const struct decoder_linear *l, float *out);
 MUST_USE enum err_code decoder_linear(const struct decoder_pass *f, const void *x, int64_t k,
                                       const struct decoder_linear *l, float *out, struct err *e);
 

@@ -19,19 +19,62 @@ static struct rms_norm_args norm_args(const struct decoder_pass *f, int64_t n_ro
     return a;
 }
 
+/* Is delta, as it is, all that is pending? */
+static bool is_plain(const struct decoder_pending *p)
+{
+    return !p->combine.y && !p->post_norm && p->scalar == 0;
+}
+
+/* Norm 0 goes to x; NULL: only what is pending is done. */
+static enum err_code end_pending(struct decoder_pass *f, const float *w, struct err *e)
+{
+    const struct decoder_pending p = f->pending;
+    struct residual_args a = {.n_rows = f->n, .d = f->d, .h = f->h, .delta = f->delta};
+    a.combine = p.combine.y ? &p.combine : NULL;
+    a.scale = p.scale.scale ? &p.scale : NULL;
+    a.branch_norm = p.branch_norm;
+    a.delta_norm = p.delta_norm;
+    a.post_norm = p.post_norm;
+    a.scalar = p.scalar;
+    a.eps = (float)f->hp->rms_eps;
+    a.plus_one = f->hp->norm_plus_one;
+    a.norm[0] = w;
+    a.x[0] = f->x;
+    a.n_norms = w != NULL;
+    for (size_t i = 0; w && i < ARRAY_LEN(f->also) && f->also[i]; i++) {
+        a.norm[a.n_norms] = f->also[i];
+        a.x[a.n_norms++] = f->also_x[i];
+        f->also[i] = NULL;
+    }
+    const struct linear_args router = f->router;
+    a.router = w && router.n_parts ? &router : NULL;
+    f->router.n_parts = 0;
+    f->pending = (struct decoder_pending){.any = false};
+    return kern_residual(f->s->k, &a, e);
+}
+
 enum err_code decoder_norm(struct decoder_pass *f, const float *w, struct err *e)
 {
+    if (f->also[0] || f->router.n_parts || !is_plain(&f->pending))
+        return end_pending(f, w, e);
     struct rms_norm_args a = norm_args(f, f->n, f->d, f->h, w);
-    a.add = f->pending ? f->delta : NULL;
+    a.add = f->pending.any ? f->delta : NULL;
     a.out = f->x;
-    f->pending = false;
+    f->pending.any = false;
     return kern_rms_norm(f->s->k, &a, e);
+}
+
+enum err_code decoder_settle(struct decoder_pass *f, struct err *e)
+{
+    return f->pending.any ? end_pending(f, NULL, e) : ERR_OK;
 }
 
 enum err_code decoder_leave_delta(struct decoder_pass *f, const float *post_norm, struct err *e)
 {
-    f->pending = true;
-    if (!post_norm)
+    f->pending.any = true;
+    if (!f->s->tap)
+        f->pending.post_norm = post_norm;
+    if (!post_norm || !f->s->tap)
         return ERR_OK;
     struct rms_norm_args a = norm_args(f, f->n, f->d, f->delta, post_norm);
     a.out_f32 = true;
@@ -39,11 +82,18 @@ enum err_code decoder_leave_delta(struct decoder_pass *f, const float *post_norm
     return kern_rms_norm(f->s->k, &a, e);
 }
 
-enum err_code decoder_linear(const struct decoder_pass *f, const void *x, int64_t k,
-                             const struct decoder_linear *l, float *out, struct err *e)
+struct linear_args decoder_product(const struct decoder_pass *f, const void *x, int64_t k,
+                                   const struct decoder_linear *l, float *out)
 {
     struct linear_args a = {.n_tok = (int)f->n, .x = x, .x_stride = k, .n_parts = 1};
     a.part[0] = (struct linear_part){l->w, l->bias, out, kern_weight_rows(l->w)};
+    return a;
+}
+
+enum err_code decoder_linear(const struct decoder_pass *f, const void *x, int64_t k,
+                             const struct decoder_linear *l, float *out, struct err *e)
+{
+    const struct linear_args a = decoder_product(f, x, k, l, out);
     return kern_linear(f->s->k, &a, e);
 }
 
@@ -83,34 +133,25 @@ static enum err_code project_qkv(const struct decoder_pass *f, const struct head
     return kern_linear(f->s->k, &a, e);
 }
 
-/* Norms heads of every row, from x to out; they feed no linear layer, so they stay f32. */
-static enum err_code norm_heads(const struct decoder_pass *f, const struct heads *t, float *x,
-                                float *out, int n_head, const float *w, bool plus_one,
-                                struct err *e)
-{
-    struct rms_norm_args a = norm_args(f, f->n * n_head, t->head_dim, x, w);
-    a.inner = n_head;
-    a.stride = a.out_stride = t->stride;
-    a.plus_one = plus_one;
-    a.out_f32 = true;
-    a.out = out;
-    return kern_rms_norm(f->s->k, &a, e);
-}
-
-/* v first: without a projection of its own it is made of k before k's norm. */
+/* Heads feed no linear layer, so they stay f32. Without a projection of its own v is made of k. */
 static enum err_code norm_qkv(const struct decoder_pass *f, const struct heads *t,
                               const struct decoder_attention *l, struct err *e)
 {
-    float *q = t->qkv, *k = q + t->q, *v = k + t->kv;
-    const bool plus_one = f->hp->norm_plus_one;
-    enum err_code rc = ERR_OK;
-    if (l->v_norm)
-        rc = norm_heads(f, t, l->v.w ? v : k, v, t->n_kv, l->v_norm, true, e);
-    if (rc == ERR_OK && l->q_norm)
-        rc = norm_heads(f, t, q, q, f->hp->n_head, l->q_norm, plus_one, e);
-    if (rc == ERR_OK && l->k_norm)
-        rc = norm_heads(f, t, k, k, t->n_kv, l->k_norm, plus_one, e);
-    return rc;
+    struct norm_heads_args a = {.n_tok = (int)f->n, .n_head = f->hp->n_head, .n_kv = t->n_kv};
+    if (!l->q_norm && !l->k_norm && !l->v_norm)
+        return ERR_OK;
+    a.head_dim = t->head_dim;
+    a.q = t->qkv;
+    a.k = a.q + t->q;
+    a.v = a.k + t->kv;
+    a.stride = t->stride;
+    a.q_norm = l->q_norm;
+    a.k_norm = l->k_norm;
+    a.v_norm = l->v_norm;
+    a.v_of_k = !l->v.w;
+    a.eps = (float)f->hp->rms_eps;
+    a.plus_one = f->hp->norm_plus_one;
+    return kern_norm_heads(f->s->k, &a, e);
 }
 
 static struct rope_kv_args rope_args(const struct decoder_pass *f, const struct heads *t, int layer)
@@ -241,9 +282,8 @@ enum err_code decoder_end_layer(struct decoder_pass *f, int i, struct err *e)
     const float scalar = f->p->layers[i].scalar;
     if (scalar == 0)
         return ERR_OK;
-    struct add_args a = {.n = f->n * f->d, .h = f->h, .x = f->delta, .scale = scalar};
-    f->pending = false;
-    return kern_add(f->s->k, &a, e);
+    f->pending.scalar = scalar;
+    return f->s->tap ? decoder_settle(f, e) : ERR_OK;
 }
 
 /* ---- from embedding to logits ---------------------------------------------------------------- */
@@ -277,13 +317,15 @@ enum err_code decoder_finish(struct decoder_pass *f, struct err *e)
     float *delta = s->out_row ? f32_at(f, f->p->out_delta) : f->delta;
     void *x = s->scratch + f->p->out_x;
     struct gather_args g = {.n = s->n_out, .d = f->d, .row = s->out_row, .in = f->h, .out = h};
-    enum err_code rc = s->out_row ? kern_gather(s->k, &g, e) : ERR_OK;
+    enum err_code rc = is_plain(&f->pending) ? ERR_OK : decoder_settle(f, e);
+    if (rc == ERR_OK && s->out_row)
+        rc = kern_gather(s->k, &g, e);
     g.in = f->delta;
     g.out = delta;
-    if (rc == ERR_OK && f->pending && s->out_row)
+    if (rc == ERR_OK && f->pending.any && s->out_row)
         rc = kern_gather(s->k, &g, e);
     struct rms_norm_args norm = norm_args(f, s->n_out, f->d, h, f->p->norm);
-    norm.add = f->pending ? delta : NULL;
+    norm.add = f->pending.any ? delta : NULL;
     norm.out = x;
     if (rc == ERR_OK)
         rc = kern_rms_norm(s->k, &norm, e);

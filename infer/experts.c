@@ -36,7 +36,6 @@ void experts_plan(const struct hparams *hp, const struct model_dims *dims, struc
 {
     const size_t n = (size_t)dims->n_tok, n_expert = (size_t)hp->n_expert;
     const size_t pairs = n * (size_t)hp->n_expert_used, ff = (size_t)hp->d_ff_expert;
-    r->logits = model_take(used, n * n_expert * sizeof(float));
     r->expert = model_take(used, pairs * sizeof(int32_t));
     r->weight = model_take(used, pairs * sizeof(float));
     r->order = model_take(used, pairs * sizeof(int32_t));
@@ -44,6 +43,16 @@ void experts_plan(const struct hparams *hp, const struct model_dims *dims, struc
     r->gate_up = model_take(used, pairs * 2 * ff * sizeof(float));
     r->act = model_take(used, pairs * ff * dims->act_bytes);
     r->y = model_take(used, pairs * (size_t)hp->d_model * sizeof(float));
+}
+
+void experts_plan_inputs(const struct hparams *hp, const struct model_dims *dims, bool apart,
+                         struct experts_room *r, size_t *used)
+{
+    const size_t n = (size_t)dims->n_tok;
+    const size_t bytes = apart ? n * (size_t)hp->d_model * dims->act_bytes : 0;
+    r->logits = model_take(used, n * (size_t)hp->n_expert * sizeof(float));
+    r->router_x = model_take(used, bytes);
+    r->x = model_take(used, bytes);
 }
 
 void experts_limits(const struct hparams *hp, struct kern_limits *l)
@@ -78,10 +87,17 @@ static struct buffers buffers_of(const struct decoder_pass *f, const struct expe
     return t;
 }
 
+static struct route_scale_args scale_of(const struct decoder_pass *f, const struct experts *x,
+                                        const struct buffers *t)
+{
+    return (struct route_scale_args){t->n_pairs, f->hp->n_expert, t->expert, x->router_scale,
+                                     t->weight};
+}
+
 /* The router's choice, then gate and up of the chosen, and their product in act. Only the sum of
- * the slots reads the weights, so they may be scaled last. */
+ * the slots reads the weights, so they may be scaled last, or with it. */
 static enum err_code run_gated(const struct decoder_pass *f, const struct experts *x,
-                               const struct buffers *t, struct err *e)
+                               const struct buffers *t, const void *in, struct err *e)
 {
     struct route_args r = {.n_tok = (int)f->n, .n_expert = f->hp->n_expert};
     struct expert_gated_args a = {.route = &r, .n_pairs = t->n_pairs, .n_expert = r.n_expert};
@@ -96,7 +112,7 @@ static enum err_code run_gated(const struct decoder_pass *f, const struct expert
     a.x_div = r.n_used;
     a.order = t->order;
     a.first = t->first;
-    a.x = f->x;
+    a.x = in;
     a.gate = x->gate;
     a.up = x->up;
     a.gate_bias = x->gate_bias;
@@ -107,9 +123,9 @@ static enum err_code run_gated(const struct decoder_pass *f, const struct expert
     a.alpha = f->hp->act_alpha;
     a.room = t->gate_up;
     a.out = t->act;
-    struct route_scale_args scale = {t->n_pairs, a.n_expert, t->expert, x->router_scale, t->weight};
+    const struct route_scale_args scale = scale_of(f, x, t);
     enum err_code rc = kern_expert_gated(f->s->k, &a, e);
-    return rc == ERR_OK && x->router_scale ? kern_route_scale(f->s->k, &scale, e) : rc;
+    return rc == ERR_OK && x->router_scale && f->s->tap ? kern_route_scale(f->s->k, &scale, e) : rc;
 }
 
 /* Products of all pairs' activations with their experts' rows of down. */
@@ -127,29 +143,89 @@ static enum err_code run_down(const struct decoder_pass *f, const struct experts
     return kern_expert_linear(f->s->k, &a, e);
 }
 
+static struct linear_args router_of(const struct decoder_pass *f, const struct experts *x,
+                                    const struct experts_room *r, const void *in)
+{
+    const struct decoder_linear router = {x->router, x->router_bias};
+    return decoder_product(f, in, f->d, &router, (float *)(void *)(f->s->scratch + r->logits));
+}
+
+void experts_want_norms(struct decoder_pass *f, const struct experts *x,
+                        const struct experts_room *r)
+{
+    if (f->s->tap)
+        return;
+    f->also[0] = x->router_norm;
+    f->also_x[0] = f->s->scratch + r->router_x;
+    f->also[1] = x->norm;
+    f->also_x[1] = f->s->scratch + r->x;
+    f->router = router_of(f, x, r, f->also_x[0]);
+}
+
+/* The sum over the slots, which waits for the next norm where no tap looks at it. */
+static enum err_code sum_slots(struct decoder_pass *f, const struct experts *x,
+                               const struct buffers *t, float *out, struct err *e)
+{
+    struct combine_args c = {.n_tok = (int)f->n, .n_used = f->hp->n_expert_used, .d = f->d};
+    c.y = t->y;
+    c.weight = t->weight;
+    c.out = out;
+    if (f->s->tap)
+        return kern_combine(f->s->k, &c, e);
+    f->pending.combine = c;
+    if (x->router_scale)
+        f->pending.scale = scale_of(f, x, t);
+    return ERR_OK;
+}
+
+/* Norms and router by themselves, for a tap. */
+static enum err_code run_router(struct decoder_pass *f, const struct experts *x,
+                                const struct experts_room *r, int layer, struct err *e)
+{
+    const int64_t n_expert = f->hp->n_expert;
+    const bool apart = x->router_norm != NULL;
+    float *logits = (float *)(void *)(f->s->scratch + r->logits);
+    enum err_code rc = decoder_norm(f, apart ? x->router_norm : x->norm, e);
+    if (rc == ERR_OK)
+        rc = model_tap(f->s, layer, apart ? "router_norm" : "ffn_norm", f->n, f->x, f->d, f->d,
+                       f->act_bytes, e);
+    const struct linear_args router = router_of(f, x, r, f->x);
+    if (rc == ERR_OK)
+        rc = kern_linear(f->s->k, &router, e);
+    if (rc == ERR_OK)
+        rc = model_tap(f->s, layer, "router", f->n, logits, n_expert, n_expert, sizeof(float), e);
+    if (rc == ERR_OK && apart)
+        rc = decoder_norm(f, x->norm, e);
+    if (rc == ERR_OK && apart)
+        rc = model_tap(f->s, layer, "expert_norm", f->n, f->x, f->d, f->d, f->act_bytes, e);
+    return rc;
+}
+
+/* Logits, and what the experts read, which with a router_norm the norm before the MLP has made. */
+static enum err_code make_logits(struct decoder_pass *f, const struct experts *x,
+                                 const struct experts_room *r, int layer, const void **in,
+                                 struct err *e)
+{
+    *in = x->router_norm && !f->s->tap ? (const void *)(f->s->scratch + r->x) : f->x;
+    if (f->s->tap)
+        return run_router(f, x, r, layer, e);
+    if (x->router_norm)
+        return ERR_OK;
+    f->router = router_of(f, x, r, f->x);
+    return decoder_norm(f, x->norm, e);
+}
+
 enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
                           const struct experts_room *r, int layer, float *out, struct err *e)
 {
     const struct model_step *s = f->s;
     const struct buffers t = buffers_of(f, r);
-    const struct decoder_linear router = {x->router, x->router_bias};
     const int used = f->hp->n_expert_used;
-    const int64_t ff = f->hp->d_ff_expert, n_expert = f->hp->n_expert;
-    const bool apart = x->router_norm != NULL;
-    enum err_code rc = decoder_norm(f, apart ? x->router_norm : x->norm, e);
+    const int64_t ff = f->hp->d_ff_expert;
+    const void *in;
+    enum err_code rc = make_logits(f, x, r, layer, &in, e);
     if (rc == ERR_OK)
-        rc = model_tap(s, layer, apart ? "router_norm" : "ffn_norm", f->n, f->x, f->d, f->d,
-                       f->act_bytes, e);
-    if (rc == ERR_OK)
-        rc = decoder_linear(f, f->x, f->d, &router, t.logits, e);
-    if (rc == ERR_OK)
-        rc = model_tap(s, layer, "router", f->n, t.logits, n_expert, n_expert, sizeof(float), e);
-    if (rc == ERR_OK && apart)
-        rc = decoder_norm(f, x->norm, e);
-    if (rc == ERR_OK && apart)
-        rc = model_tap(s, layer, "expert_norm", f->n, f->x, f->d, f->d, f->act_bytes, e);
-    if (rc == ERR_OK)
-        rc = run_gated(f, x, &t, e);
+        rc = run_gated(f, x, &t, in, e);
     if (rc == ERR_OK)
         rc = model_tap(s, layer, "route", f->n, t.weight, used, used, sizeof(float), e);
     /* The rows of a token's pairs follow each other: hashed as one. */
@@ -157,13 +233,10 @@ enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
         rc = model_tap(s, layer, "act", f->n, t.act, used * ff, used * ff, f->act_bytes, e);
     if (rc == ERR_OK)
         rc = run_down(f, x, &t, e);
-    struct combine_args c = {.n_tok = (int)f->n, .n_used = used, .d = f->d, .y = t.y};
-    c.weight = t.weight;
-    c.out = out;
     if (rc == ERR_OK)
-        rc = kern_combine(s->k, &c, e);
+        rc = sum_slots(f, x, &t, out, e);
     if (rc == ERR_OK)
-        rc = model_tap(s, layer, apart ? "experts" : "down", f->n, out, f->d, f->d, sizeof(float),
-                       e);
+        rc = model_tap(s, layer, x->router_norm ? "experts" : "down", f->n, out, f->d, f->d,
+                       sizeof(float), e);
     return rc;
 }

@@ -24,7 +24,8 @@ struct experts {
 
 /* Offsets in the scratch block, from where the dense MLP's would begin. */
 struct experts_room {
-    size_t logits, expert, weight, order, first, gate_up, act, y;
+    size_t logits, router_x, x; /* the inputs with a router_norm alone */
+    size_t expert, weight, order, first, gate_up, act, y;
 };
 
 /* "model.layers.<layer>.<norm>.weight", "model.layers.<layer>.<block><router>.weight" and
@@ -38,7 +39,16 @@ void experts_bind(struct model_binder *b, const struct hparams *hp, struct exper
 void experts_plan(const struct hparams *hp, const struct model_dims *d, struct experts_room *r,
                   size_t *used);
 void experts_limits(const struct hparams *hp, struct kern_limits *l);
-/* out: f32 [n, d_model], the sum over the chosen. */
+/* Before experts_plan: logits, and with a router_norm (apart) the inputs. They must live through a
+ * dense MLP beside. */
+void experts_plan_inputs(const struct hparams *hp, const struct model_dims *d, bool apart,
+                         struct experts_room *r, size_t *used);
+/* Of a layer whose router has a norm of its own: the next norm of h makes those of experts_run, and
+ * the logits. */
+void experts_want_norms(struct decoder_pass *f, const struct experts *x,
+                        const struct experts_room *r);
+/* out: f32 [n, d_model], the sum over the chosen; without a tap it is only made with what is
+ * pending, and the caller says what becomes of it. */
 MUST_USE enum err_code experts_run(struct decoder_pass *f, const struct experts *x,
                                    const struct experts_room *r, int layer, float *out,
                                    struct err *e);

@@ -430,12 +430,36 @@ static enum err_code load_vector(const struct item *item, struct kern *k, struct
     return rc;
 }
 
+/* The same bytes of the checkpoint in the same format: views of one matrix, as those of a synthetic
+ * checkpoint are (infer/shapes.h). */
+static bool is_same_view(const struct ckpt_weight *a, const struct ckpt_weight *b)
+{
+    bool same = ckpt_weight_packed(a) && a->enc == b->enc && a->data == b->data && a->data &&
+                a->scales == b->scales && a->biases == b->biases && a->globals == b->globals &&
+                qformat_same(a->q, b->q) && a->n_dim == b->n_dim && ckpt_weight_in_order(a) &&
+                ckpt_weight_in_order(b);
+    for (int i = 0; same && i < a->n_dim; i++)
+        same = a->dim[i] == b->dim[i];
+    return same;
+}
+
+/* A matrix that has been loaded already is copied where that is quicker. */
+static enum err_code load_matrix(const struct model *m, size_t i, struct kern *k, struct err *e)
+{
+    const struct item *item = &m->items[i];
+    enum err_code rc = ERR_OK;
+    for (size_t j = 0; rc == ERR_OK && !*item->matrix && j < i; j++)
+        if (m->items[j].matrix && is_same_view(m->items[j].src, item->src))
+            rc = kern_weight_copy(k, *m->items[j].matrix, item->matrix, e);
+    return rc == ERR_OK && !*item->matrix ? kern_weight_load(k, &item->src, 1, item->matrix, e)
+                                          : rc;
+}
+
 enum err_code model_load(struct model *m, struct kern *k, struct err *e)
 {
     for (size_t i = 0; i < m->n_items; i++) {
         const struct item *item = &m->items[i];
-        enum err_code rc = item->matrix ? kern_weight_load(k, &item->src, 1, item->matrix, e)
-                                        : load_vector(item, k, e);
+        enum err_code rc = item->matrix ? load_matrix(m, i, k, e) : load_vector(item, k, e);
         if (rc != ERR_OK)
             return err_wrap(e, rc, "tensor %s", item->src ? item->src->name : "of zeros");
     }

@@ -41,8 +41,10 @@ size_t sparse_plan(struct model *m, const struct model_dims *d)
     decoder_plan_common(m, d, &used);
     size_t attention = used, sparse = used, dense = used;
     decoder_plan_attention(m, d, &attention);
-    if (any_sparse)
+    if (any_sparse) {
+        experts_plan_inputs(hp, d, false, &p->room, &sparse);
         experts_plan(hp, d, &p->room, &sparse);
+    }
     if (any_dense)
         decoder_plan_mlp(m, d, &dense);
     return MAX2(attention, MAX2(sparse, dense));

@@ -303,6 +303,15 @@ enum err_code kern_weight_load(struct kern *k, const struct ckpt_weight *const *
     return rc;
 }
 
+enum err_code kern_weight_copy(struct kern *k, const struct kern_weight *from,
+                               struct kern_weight **w, struct err *e)
+{
+    *w = NULL;
+    if (!k->table->weight_copy)
+        return ERR_OK;
+    GUARDED(k, e, weight_copy(k, from, w, &found_));
+}
+
 void kern_weight_free(struct kern *k, struct kern_weight *w)
 {
     if (w)

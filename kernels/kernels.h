@@ -75,6 +75,10 @@ MUST_USE enum err_code kern_poison(struct kern *k, struct err *e);
  * float (mxfp4, mxfp8, nvfp4) that holds a NaN, as scale or as element, is ERR_INPUT. */
 MUST_USE enum err_code kern_weight_load(struct kern *k, const struct ckpt_weight *const *parts,
                                         int n, struct kern_weight **w, struct err *e);
+/* Another weight of the same values as one that is loaded; *w stays NULL where the backend has no
+ * quicker way than a load. */
+MUST_USE enum err_code kern_weight_copy(struct kern *k, const struct kern_weight *from,
+                                        struct kern_weight **w, struct err *e);
 void kern_weight_free(struct kern *k, struct kern_weight *w);
 /* Device bytes that the load will take: the memory plan. */
 size_t kern_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n);
@@ -164,6 +168,18 @@ struct rms_norm_args {
     bool plus_one; /* weight is 1 + w, formed in f32 */
     bool out_f32;
     void *out; /* may be h itself with out_f32 */
+};
+
+/* Norms heads of every row in place, f32: those of q, k and v, whichever have a weight. The bits
+ * are those of rms_norm, v first; v's weight is 1 + v_norm. */
+struct norm_heads_args {
+    int n_tok, n_head, n_kv, head_dim;
+    float *q, *k, *v; /* rows of `stride` elements */
+    int64_t stride;
+    const float *q_norm, *k_norm, *v_norm; /* [head_dim] or NULL */
+    bool v_of_k;                           /* v is made of what k was before its norm */
+    float eps;
+    bool plus_one; /* of q and k */
 };
 
 /* Rotates q and k by the table and stores k and v in the pages of their positions. n_kv 0: q alone,
@@ -272,6 +288,31 @@ struct combine_args {
     float *out;
 };
 
+/* What parts of a layer leave becomes part of h, and norms of h follow:
+ *
+ *     sum = branch_norm(combine), whose weights route_scale scales before
+ *     delta = delta_norm(delta) + sum, where the sum lies apart; else the sum, or delta as it is
+ *     h = (h + post_norm(delta)) * scalar
+ *     x[i] = norm[i](h), then a product of one of them, the router's
+ *
+ * Norms and factors are left out where they are NULL or 0. The bits are those of the operations one
+ * after the other (kern_residual_by_parts); delta, the sum and the weights hold anything
+ * afterwards. */
+#define RESIDUAL_NORMS_MAX 3
+struct residual_args {
+    int64_t n_rows, d;
+    float *h, *delta;
+    const struct combine_args *combine;   /* or NULL; its out is delta, or lies apart */
+    const struct route_scale_args *scale; /* or NULL */
+    const float *branch_norm, *delta_norm, *post_norm;
+    float scalar, eps;
+    bool plus_one; /* as in rms_norm, of all norms */
+    int n_norms;
+    const float *norm[RESIDUAL_NORMS_MAX];
+    void *x[RESIDUAL_NORMS_MAX];      /* act [n_rows, d] */
+    const struct linear_args *router; /* or NULL: one part, no gate */
+};
+
 /* out[i] = in[row[i]], f32 [n, d]. */
 struct gather_args {
     int n;
@@ -309,6 +350,7 @@ struct row_hash_args {
     X(embed)                                                                                       \
     X(linear)                                                                                      \
     X(rms_norm)                                                                                    \
+    X(norm_heads)                                                                                  \
     X(rope_kv)                                                                                     \
     X(attention)                                                                                   \
     X(act_mul)                                                                                     \
@@ -318,6 +360,7 @@ struct row_hash_args {
     X(expert_linear)                                                                               \
     X(expert_gated)                                                                                \
     X(combine)                                                                                     \
+    X(residual)                                                                                    \
     X(gather)                                                                                      \
     X(logits)                                                                                      \
     X(row_hash)

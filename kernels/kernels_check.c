@@ -79,6 +79,17 @@ enum err_code kern_check_rms_norm(const struct rms_norm_args *a, struct err *e)
     return ERR_OK;
 }
 
+enum err_code kern_check_norm_heads(const struct norm_heads_args *a, struct err *e)
+{
+    NEED(a->n_tok >= 0 && a->stride > 0, "%d rows, stride %lld", a->n_tok, (long long)a->stride);
+    NEED(!a->q_norm || (a->q && a->n_head > 0), "q is missing");
+    NEED(!a->k_norm || (a->k && a->n_kv > 0), "k is missing");
+    NEED(!a->v_norm || (a->v && a->n_kv > 0 && (!a->v_of_k || a->k)), "v is missing");
+    NEED(a->head_dim > 0 && a->head_dim <= KERN_HEAD_MAX, "head_dim %d: expected 1..%d",
+         a->head_dim, KERN_HEAD_MAX);
+    return ERR_OK;
+}
+
 enum err_code kern_check_rope_kv(const struct rope_kv_args *a, struct err *e)
 {
     enum err_code rc = check_rows(a->rows, e);
@@ -192,6 +203,43 @@ enum err_code kern_check_combine(const struct combine_args *a, struct err *e)
          a->n_used, (long long)a->d);
     NEED(a->y && a->weight && a->out, "a pointer is missing");
     return ERR_OK;
+}
+
+enum err_code kern_check_residual(const struct residual_args *a, struct err *e)
+{
+    NEED(a->n_rows >= 0 && a->d > 0 && a->d < 1 << 24 && a->n_norms >= 0 &&
+             a->n_norms <= RESIDUAL_NORMS_MAX,
+         "%lld rows of %lld, %d norms: expected 0..%d", (long long)a->n_rows, (long long)a->d,
+         a->n_norms, RESIDUAL_NORMS_MAX);
+    NEED(a->h && a->delta, "a pointer is missing");
+    for (int i = 0; i < a->n_norms; i++)
+        NEED(a->norm[i] && a->x[i], "norm %d: a pointer is missing", i);
+    if (a->router) {
+        const struct linear_args *r = a->router;
+        bool found = false;
+        for (int i = 0; i < a->n_norms; i++)
+            found |= r->x == a->x[i];
+        NEED(found && r->n_tok == a->n_rows && r->x_stride == a->d && r->n_parts == 1 &&
+                 !r->gate.out,
+             "a router of %d rows and %d parts, or of another input", r->n_tok, r->n_parts);
+        enum err_code rc = kern_check_linear(r, e);
+        if (rc != ERR_OK)
+            return rc;
+    }
+    if (!a->combine) {
+        NEED(!a->scale && !a->branch_norm && !a->delta_norm, "norms or scales of no sum");
+        return ERR_OK;
+    }
+    const struct combine_args *c = a->combine;
+    NEED(c->n_tok == a->n_rows && c->d == a->d, "a sum of %d rows of %lld", c->n_tok,
+         (long long)c->d);
+    NEED(c->out != a->delta || !a->delta_norm, "a norm of what the sum replaces");
+    enum err_code rc = kern_check_combine(c, e);
+    if (rc != ERR_OK || !a->scale)
+        return rc;
+    NEED(a->scale->weight == c->weight && a->scale->n_pairs == c->n_tok * c->n_used,
+         "scales of %d other pairs", a->scale->n_pairs);
+    return kern_check_route_scale(a->scale, e);
 }
 
 enum err_code kern_check_gather(const struct gather_args *a, struct err *e)

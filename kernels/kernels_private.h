@@ -37,6 +37,9 @@ struct kern_table {
                           struct err *e); /* until all that was launched has ended */
     enum err_code (*weight_load)(struct kern *k, const struct ckpt_weight *const *parts, int n,
                                  struct kern_weight **w, struct err *e);
+    /* NULL where a load is as quick. */
+    enum err_code (*weight_copy)(struct kern *k, const struct kern_weight *from,
+                                 struct kern_weight **w, struct err *e);
     void (*weight_free)(struct kern *k, struct kern_weight *w);
     size_t (*weight_bytes)(const struct kern *k, const struct ckpt_weight *const *parts, int n);
     size_t (*page_bytes)(const struct kern *k, int n_kv, int head_dim);
@@ -78,6 +81,9 @@ KERN_OPS(X)
 /* expert_gated as a route, if there is one, two expert_linear and an act_mul of the same backend.
  */
 enum err_code kern_gated_by_parts(struct kern *k, const struct expert_gated_args *a, struct err *e);
+/* The same for norms of heads and for what follows a part (kernels_residual.c). */
+enum err_code kern_heads_by_parts(struct kern *k, const struct norm_heads_args *a, struct err *e);
+enum err_code kern_residual_by_parts(struct kern *k, const struct residual_args *a, struct err *e);
 
 /* ---- weights ----------------------------------------------------------------------------------
  */

@@ -110,6 +110,26 @@ static void span_rms_norm(const struct kern *k, const struct rms_norm_args *a,
         set_rows(x, groups, a->out_stride * F32);
 }
 
+/* What is changed in place counts as read alone, where v is made: spans of one row would be one. */
+static void span_norm_heads(const struct kern *k, const struct norm_heads_args *a,
+                            struct kern_access *x)
+{
+    int64_t q = extent(a->n_tok, a->stride, (int64_t)a->n_head * a->head_dim, sizeof(float));
+    int64_t kv = extent(a->n_tok, a->stride, (int64_t)a->n_kv * a->head_dim, sizeof(float));
+    const bool makes_v = a->v_norm && a->v_of_k;
+    (void)k;
+    reads(x, a->q_norm ? a->q : NULL, q);
+    reads(x, a->k_norm || makes_v ? a->k : NULL, kv);
+    reads(x, a->v_norm && !makes_v ? a->v : NULL, kv);
+    writes(x, makes_v || a->v_norm ? a->v : NULL, kv);
+    if (makes_v) {
+        set_rows(x, a->n_tok, a->stride * F32);
+        return;
+    }
+    writes(x, a->q_norm ? a->q : NULL, q);
+    writes(x, a->k_norm ? a->k : NULL, kv);
+}
+
 static void span_rope_kv(const struct kern *k, const struct rope_kv_args *a, struct kern_access *x)
 {
     int64_t n = a->rows->n_tok, q = (int64_t)a->n_head * a->head_dim;
@@ -200,6 +220,27 @@ static void span_combine(const struct kern *k, const struct combine_args *a, str
     reads(x, a->y, pairs * a->d * F32);
     reads(x, a->weight, pairs * F32);
     writes(x, a->out, a->n_tok * a->d * F32);
+}
+
+static void span_residual(const struct kern *k, const struct residual_args *a,
+                          struct kern_access *x)
+{
+    int64_t bytes = a->n_rows * a->d * F32;
+    if (a->scale)
+        span_route_scale(k, a->scale, x);
+    if (a->combine)
+        span_combine(k, a->combine, x);
+    if (!a->combine || a->combine->out != a->delta)
+        reads(x, a->delta, bytes);
+    reads(x, a->h, bytes);
+    writes(x, a->h, bytes);
+    writes(x, a->delta, bytes);
+    for (int i = 0; i < a->n_norms; i++)
+        writes(x, a->x[i], a->n_rows * a->d * word_of(k));
+    if (a->router)
+        writes(x, a->router->part[0].out,
+               extent(a->n_rows, a->router->part[0].out_stride, a->router->part[0].w->rows,
+                      sizeof(float)));
 }
 
 static void span_gather(const struct kern *k, const struct gather_args *a, struct kern_access *x)

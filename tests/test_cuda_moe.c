@@ -510,6 +510,26 @@ static struct fix_weight repeated_weight(int64_t rows, int64_t k)
     return w;
 }
 
+/* More chunks than half of a block has warps: as many as it may have, and more. _i: groups. */
+START_TEST(long_rows_equal_oracle)
+{
+    static const int formats[] = {0, 2, 4}, steps[] = {1, 2, 5, 9};
+    static const int64_t lens[] = {4352, 8704, 14336, 14848};
+    struct rig r = rig_open();
+    for (size_t l = 0; l < ARRAY_LEN(lens); l++) {
+        struct fix_weight a = fast_weight(formats[_i], 3 * 96, lens[l]);
+        for (size_t s = 0; s < ARRAY_LEN(steps); s++) {
+            struct experts x = {steps[s], 3, 1, 96, s % 2 == 0, true, (int)s % 4, SPREAD_ANY};
+            (void)compare_experts(&r, &a, &x, &each, KERN_FAULT_NONE, "long");
+            x.spread = SPREAD_ONE;
+            check_experts(&r, &a, &x, "long, of one expert");
+        }
+        fix_weight_free(&a);
+    }
+    rig_close(&r);
+}
+END_TEST
+
 /* Chunk sums in the wrong order must show, through the activation's rounding too: the first two
  * cancel each other unless the small ones have been added before. */
 START_TEST(planted_order_shows)
@@ -525,6 +545,11 @@ START_TEST(planted_order_shows)
     }
     fix_weight_free(&a);
     fix_weight_free(&b);
+    a = repeated_weight(8 * 96, 8704);
+    struct experts x = {2, 8, 2, 96, false, true, KIND_CANCEL, SPREAD_FIRST};
+    ck_assert_int_lt(compare_experts(&r, &a, &x, &usual, KERN_FAULT_NONE, "long"), 0);
+    ck_assert_int_ge(compare_experts(&r, &a, &x, &usual, KERN_FAULT_CHUNK_ORDER, "planted"), 0);
+    fix_weight_free(&a);
     rig_close(&r);
 }
 END_TEST
@@ -644,6 +669,7 @@ static void add_small(TCase *c)
     tcase_add_loop_test(c, packed_experts_equal_oracle, 2, 4);
     tcase_add_loop_test(c, block_float_experts_equal_oracle, 0, 1);
     tcase_add_test(c, few_rows_equal_oracle);
+    tcase_add_loop_test(c, long_rows_equal_oracle, 0, 1);
     tcase_add_loop_test(c, routed_chain_equals_oracle, 9, 10);
     tcase_add_test(c, combination_equals_oracle);
 }
@@ -658,6 +684,7 @@ static void add_tests(TCase *c)
     tcase_add_loop_test(c, step_rows_equal_oracle, 0, ARRAY_LEN(step_rows) / 10);
     tcase_add_loop_test(c, fast_formats_equal_oracle, 0, FAST_FORMATS);
     tcase_add_test(c, many_experts_equal_oracle);
+    tcase_add_loop_test(c, long_rows_equal_oracle, 0, 3);
     tcase_add_test(c, planted_order_shows);
     tcase_add_loop_test(c, routed_chain_equals_oracle, 0, ARRAY_LEN(chains));
     tcase_add_test(c, combination_equals_oracle);

@@ -128,6 +128,8 @@ static size_t plan(struct model *m, const struct model_dims *dims)
         p->late_pos = model_take(&used, r * sizeof(int32_t));
         p->late_seq = model_take(&used, r * sizeof(int32_t));
     }
+    if (hp->n_expert)
+        experts_plan_inputs(hp, dims, true, &p->room, &used);
     size_t attention = used, mlp = used, experts = used, input = used;
     decoder_plan_attention(m, dims, &attention);
     decoder_plan_mlp(m, dims, &mlp);
@@ -170,13 +172,12 @@ static enum err_code norm_rows(const struct decoder_pass *f, int64_t n_rows, int
     return kern_rms_norm(f->s->k, &a, e);
 }
 
-/* h as act into x, after adding what is pending. */
+/* h as act into x, after what is pending. */
 static enum err_code cast_h(struct decoder_pass *f, struct err *e)
 {
-    struct add_args a = {.n = f->n * f->d, .h = f->h, .x = f->pending ? f->delta : NULL};
-    a.out = f->x;
-    f->pending = false;
-    return kern_add(f->s->k, &a, e);
+    struct add_args a = {.n = f->n * f->d, .h = f->h, .out = f->x};
+    enum err_code rc = decoder_settle(f, e);
+    return rc == ERR_OK ? kern_add(f->s->k, &a, e) : rc;
 }
 
 static enum err_code make_inputs(struct pass *pass, struct err *e)
@@ -212,15 +213,22 @@ static enum err_code run_beside(struct pass *pass, int i, struct err *e)
     const struct gemma4_layer *l = &p->layers[i];
     const double eps = f->hp->rms_eps;
     float *branch = f32_at(f, p->branch);
-    f->pending = false; /* delta holds the MLP's branch, not what h lacks */
+    const float *mlp_norm = f->pending.post_norm;
+    f->pending = (struct decoder_pending){.any = false}; /* delta is the MLP's, not what h lacks */
     enum err_code rc = experts_run(f, &l->experts, &p->room, i, branch, e);
+    f->pending.any = true;
+    if (!f->s->tap) {
+        f->pending.branch_norm = l->experts_norm;
+        f->pending.delta_norm = mlp_norm;
+        f->pending.post_norm = l->sum_norm;
+        return rc;
+    }
     if (rc == ERR_OK)
         rc = norm_rows(f, f->n, f->d, branch, NULL, l->experts_norm, eps, e);
     if (rc == ERR_OK)
         rc = norm_rows(f, f->n, f->d, f->delta, branch, l->sum_norm, eps, e);
     if (rc == ERR_OK)
         rc = model_tap(f->s, i, "branches", f->n, f->delta, f->d, f->d, sizeof(float), e);
-    f->pending = true;
     return rc;
 }
 
@@ -262,6 +270,7 @@ static enum err_code leave_rows_behind(struct pass *pass, struct err *e)
     const struct model_step *s = f->s;
     const struct gemma4 *p = pass->p;
     const int64_t all = f->hp->n_layer * f->hp->d_input;
+    enum err_code rc = decoder_settle(f, e);
     const struct {
         const void *from;
         size_t to;
@@ -274,10 +283,11 @@ static enum err_code leave_rows_behind(struct pass *pass, struct err *e)
         struct gather_args a = {.n = s->n_out, .d = moves[i].d, .row = s->out_row};
         a.in = moves[i].from;
         a.out = f32_at(f, moves[i].to);
-        enum err_code rc = a.d ? kern_gather(s->k, &a, e) : ERR_OK;
-        if (rc != ERR_OK)
-            return rc;
+        if (rc == ERR_OK && a.d)
+            rc = kern_gather(s->k, &a, e);
     }
+    if (rc != ERR_OK)
+        return rc;
     pass->late = *s;
     pass->late.rows.n_tok = s->n_out;
     pass->late.rows.id = NULL;
@@ -301,6 +311,8 @@ static enum err_code run_layer(struct pass *pass, int i, struct err *e)
         rc = leave_rows_behind(pass, e);
     if (rc == ERR_OK)
         rc = decoder_attend(f, i, e);
+    if (rc == ERR_OK && hp->sparse[i])
+        experts_want_norms(f, &pass->p->layers[i].experts, &pass->p->room);
     if (rc == ERR_OK)
         rc = decoder_run_mlp(f, i, e);
     if (rc == ERR_OK && hp->sparse[i])

@@ -197,7 +197,8 @@ static enum err_code rope_and_attention(struct kern *k, const struct attention_a
     .scratch_bytes = cpu_scratch_bytes, .reserve = cpu_reserve
 #define SHARED                                                                                     \
     .rms_norm = cpu_rms_norm, .act_mul = cpu_act_mul, .add = cpu_add, .route = cpu_route,          \
-    .route_scale = cpu_route_scale, .expert_gated = kern_gated_by_parts, .combine = cpu_combine,   \
+    .route_scale = cpu_route_scale, .expert_gated = kern_gated_by_parts,                           \
+    .norm_heads = kern_heads_by_parts, .residual = kern_residual_by_parts, .combine = cpu_combine, \
     .gather = cpu_gather, .logits = cpu_logits, .row_hash = cpu_row_hash
 
 static const struct kern_table tables[] = {

@@ -118,6 +118,14 @@ static enum err_code cuda_download(struct kern *k, void *dst, const void *src, s
     return check_fault(c, e);
 }
 
+extern "C" enum err_code cuda_move(struct kern *k, void *dst, const void *src, size_t bytes,
+                                   struct err *e)
+{
+    TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, cuda_of(k)->stream),
+        "copying memory");
+    return ERR_OK;
+}
+
 static enum err_code cuda_fill(struct kern *k, void *dst, uint8_t byte, size_t bytes, struct err *e)
 {
     if (bytes)
@@ -215,6 +223,7 @@ static const struct kern_table *cuda_table(void)
     t.poison = cuda_poison;
     t.wait = cuda_wait;
     t.weight_load = cuda_weight_load;
+    t.weight_copy = cuda_weight_copy;
     t.weight_free = cuda_weight_free;
     t.weight_bytes = cuda_weight_bytes;
     t.page_bytes = cuda_page_bytes;

@@ -14,6 +14,8 @@
  *                   are added in ascending chunk order. Two buffers of slots: one barrier a bundle.
  *                   For steps of few rows, whose work is small pieces of many experts. Planted
  *                   fault: slots added in descending order.
+ *                   A K of more chunks than half of the block's warps makes a bundle one tile, and
+ *                   the block as many warps as it has chunks.
  *   experts_whole   a warp takes whole bundles, with their totals in registers; warps meet at the
  *                   ends of items alone.
  *
@@ -44,11 +46,20 @@ struct experts_plan {
     int x_at, slots_at, items_at, order_at; /* in shared memory, after the rings */
 };
 
-/* Places of a ring. One row: all of a unit is on its way before x is there; eight: x takes the
- * memory. */
-__host__ __device__ constexpr int places_for(int rows)
+#define LONG_PAIRS 4  /* of an expert on average, at most, with a K for long blocks */
+#define LONG_WARPS 28 /* of a block whose bundles are one tile */
+
+/* Tiles of a bundle, and so warps for a chunk. */
+__host__ __device__ constexpr int roles_for(bool is_long)
 {
-    return rows == 1 ? 5 : rows == 8 ? 3 : 4;
+    return is_long ? 1 : 2;
+}
+
+/* Places of a ring. One row: all of a unit is on its way before x is there; eight, or four of a
+ * long K: x takes the memory. */
+__host__ __device__ constexpr int places_for(int rows, bool is_long)
+{
+    return rows == 1 ? 5 : rows == 8 || is_long ? 3 : 4;
 }
 
 /* ---- what both do -------------------------------------------------------------------------------
@@ -152,17 +163,18 @@ struct shared_loader {
     int left;            /* units from this one on */
 };
 
+template <int ROLES>
 __device__ static const uint8_t *unit_of(const struct cuda_experts &a, const struct experts_plan &p,
                                          int expert, int bundle)
 {
     int role = (int)threadIdx.x / 32 / p.n_chunks, chunk = (int)threadIdx.x / 32 % p.n_chunks;
-    int64_t tile = expert * p.n_tiles + (a.n_matrices == 2 ? bundle : 2 * bundle + role);
+    int64_t tile = expert * p.n_tiles + (a.n_matrices == 2 ? bundle : ROLES * bundle + role);
     const uint8_t *data = a.n_matrices == 2 && role == 1 ? a.data[1] : a.data[0];
     return data + tile * a.tile_bytes + (int64_t)chunk * p.chunk_pieces * a.weight.piece_bytes;
 }
 
 /* Starts the copy of the next piece, and closes a group whether there was one or not. */
-template <int BYTES>
+template <int BYTES, int ROLES>
 __device__ static void load_shared(const struct cuda_experts &a, const struct experts_plan &p,
                                    const struct experts_lists &r, int n_pieces,
                                    struct shared_loader *at, uint32_t to)
@@ -171,10 +183,10 @@ __device__ static void load_shared(const struct cuda_experts &a, const struct ex
         copy_piece<BYTES>(to, at->unit + at->piece * BYTES);
         if (++at->piece == n_pieces) {
             at->piece = 0;
-            at->unit += a.tile_bytes * (a.n_matrices == 2 ? 1 : 2);
+            at->unit += a.tile_bytes * (a.n_matrices == 2 ? 1 : ROLES);
             if (--at->left > 0 && --at->in_item == 0) {
                 at->in_item = p.bundles;
-                at->unit = unit_of(a, p, r.items.expert[++at->item], 0);
+                at->unit = unit_of<ROLES>(a, p, r.items.expert[++at->item], 0);
             }
         }
     }
@@ -182,14 +194,16 @@ __device__ static void load_shared(const struct cuda_experts &a, const struct ex
 }
 
 /* Adds the slots of a bundle and writes its outputs; a warp takes rows, a lane a row of a tile. */
-template <int ROWS>
+template <int ROWS, int ROLES>
 __device__ static void finish(const struct cuda_experts &a, const struct experts_plan &p,
                               const struct experts_rows &rows, int bundle, const float *slots)
 {
     int lane = (int)threadIdx.x % 32, role = lane / CUDA_TILE_ROWS;
     int chunk0 = role * p.n_chunks, step = ROWS * CUDA_TILE_ROWS;
-    int64_t r =
-        (a.n_matrices == 2 ? bundle : 2 * bundle + role) * CUDA_TILE_ROWS + lane % CUDA_TILE_ROWS;
+    int64_t r = (a.n_matrices == 2 ? bundle : ROLES * bundle + role) * CUDA_TILE_ROWS +
+                lane % CUDA_TILE_ROWS;
+    if (role >= ROLES)
+        return;
     const float *biases = a.n_matrices == 2 && role == 1 ? a.bias[1] : a.bias[0];
     float bias = biases ? biases[rows.expert * a.rows + r] : 0.0f;
     for (int t = (int)threadIdx.x / 32; t < rows.n; t += (int)blockDim.x / 32) {
@@ -209,14 +223,15 @@ __device__ static void finish(const struct cuda_experts &a, const struct experts
     }
 }
 
-template <int BITS, enum cuda_scale SCALE, int GROUP, int ROWS>
-__global__ static void __launch_bounds__(32 * WARPS_MAX, WARPS_TOGETHER / WARPS_MAX)
+template <int BITS, enum cuda_scale SCALE, int GROUP, int ROWS, bool LONG>
+__global__ static void __launch_bounds__(32 * (LONG ? LONG_WARPS : WARPS_MAX),
+                                         LONG ? 1 : WARPS_TOGETHER / WARPS_MAX)
     experts_shared(const __grid_constant__ struct cuda_experts a,
                    const __grid_constant__ struct experts_plan p)
 {
     extern __shared__ __align__(128) uint8_t shared[];
     constexpr int bytes = piece_bytes_of<BITS, SCALE, GROUP>(), x_step = ROWS * 64;
-    constexpr int places = places_for(ROWS);
+    constexpr int places = places_for(ROWS, LONG), roles = roles_for(LONG);
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, chunk = warp % p.n_chunks;
     int n_pieces = MIN2(p.chunk_pieces, a.weight.n_pieces - chunk * p.chunk_pieces), place = 0;
     const uint8_t *ring = shared + warp * places * bytes;
@@ -228,10 +243,10 @@ __global__ static void __launch_bounds__(32 * WARPS_MAX, WARPS_TOGETHER / WARPS_
     int item = first / p.bundles, bundle = first % p.bundles;
     struct shared_loader load = {NULL, 0, item, p.bundles - bundle, left};
     if (left > 0)
-        load.unit = unit_of(a, p, r.items.expert[item], bundle);
+        load.unit = unit_of<roles>(a, p, r.items.expert[item], bundle);
 #pragma unroll
     for (int i = 0; i < places - 1; i++)
-        load_shared<bytes>(a, p, r, n_pieces, &load, ring_at + i * bytes);
+        load_shared<bytes, roles>(a, p, r, n_pieces, &load, ring_at + i * bytes);
     if (a.lists_stand) /* weights are on their way; x may still be in the making */
         launch_wait();
     const uint8_t *x_lane = (const uint8_t *)x + lane * 16 + chunk * p.chunk_pieces * 4 * x_step;
@@ -246,10 +261,10 @@ __global__ static void __launch_bounds__(32 * WARPS_MAX, WARPS_TOGETHER / WARPS_
         }
         float acc[1][4] = {};
         float *slots =
-            (float *)(shared + p.slots_at) + buffer * (2 * p.n_chunks * ROWS * CUDA_TILE_ROWS);
+            (float *)(shared + p.slots_at) + buffer * (roles * p.n_chunks * ROWS * CUDA_TILE_ROWS);
         for (int i = 0; i < n_pieces; i++) {
             int last = place == 0 ? places - 1 : place - 1;
-            load_shared<bytes>(a, p, r, n_pieces, &load, ring_at + last * bytes);
+            load_shared<bytes, roles>(a, p, r, n_pieces, &load, ring_at + last * bytes);
             wait_groups<places - 1>();
             __syncwarp();
             run_piece<BITS, SCALE, GROUP, 1>(ring + place * bytes, GROUP / 64,
@@ -260,7 +275,7 @@ __global__ static void __launch_bounds__(32 * WARPS_MAX, WARPS_TOGETHER / WARPS_
         }
         put_slot(rows.n, 0, slots + warp * ROWS * CUDA_TILE_ROWS, acc[0]);
         __syncthreads();
-        finish<ROWS>(a, p, rows, bundle, slots);
+        finish<ROWS, roles>(a, p, rows, bundle, slots);
         buffer ^= 1;
         open = ++bundle == p.bundles;
         if (open) {
@@ -369,7 +384,7 @@ __global__ static void __launch_bounds__(32 * WHOLE_WARPS, WARPS_TOGETHER / WHOL
 {
     extern __shared__ __align__(128) uint8_t shared[];
     constexpr int bytes = piece_bytes_of<BITS, SCALE, GROUP>(), x_step = ROWS * 64;
-    constexpr int places = places_for(ROWS);
+    constexpr int places = places_for(ROWS, false);
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, place = 0;
     const uint8_t *ring = shared + warp * places * bytes;
     uint32_t ring_at = (uint32_t)__cvta_generic_to_shared(ring), *x = (uint32_t *)(shared + p.x_at);
@@ -429,7 +444,7 @@ __global__ static void __launch_bounds__(32 * WHOLE_WARPS, WARPS_TOGETHER / WHOL
 
 /* ---- the host's side ----------------------------------------------------------------------------
  */
-template <int BITS, enum cuda_scale SCALE, int GROUP, int ROWS, bool WHOLE>
+template <int BITS, enum cuda_scale SCALE, int GROUP, int ROWS, bool WHOLE, bool LONG>
 static bool launch(const struct cuda_kern *c, const struct cuda_experts *a)
 {
     static bool allowed; /* as much shared memory as there is */
@@ -439,13 +454,13 @@ static bool launch(const struct cuda_kern *c, const struct cuda_experts *a)
     if constexpr (WHOLE)
         kernel = experts_whole<BITS, SCALE, GROUP, ROWS>;
     else
-        kernel = experts_shared<BITS, SCALE, GROUP, ROWS>;
+        kernel = experts_shared<BITS, SCALE, GROUP, ROWS, LONG>;
     p.n_tiles = (int)(a->rows / CUDA_TILE_ROWS);
-    p.bundles = a->n_matrices == 2 ? p.n_tiles : p.n_tiles / 2;
+    p.bundles = a->n_matrices == 2 ? p.n_tiles : p.n_tiles / roles_for(LONG);
     p.chunk_pieces = (int)mma90_chunk(o->k) / CUDA_PIECE_K;
     p.n_chunks = (o->n_pieces + p.chunk_pieces - 1) / p.chunk_pieces;
-    int warps = WHOLE ? WHOLE_WARPS : 2 * p.n_chunks;
-    p.x_at = warps * places_for(ROWS) * o->piece_bytes;
+    int warps = WHOLE ? WHOLE_WARPS : roles_for(LONG) * p.n_chunks;
+    p.x_at = warps * places_for(ROWS, LONG) * o->piece_bytes;
     p.slots_at = p.x_at + ROWS * o->n_pieces * CUDA_PIECE_K * 2;
     p.items_at = p.slots_at + (WHOLE ? 0 : 2 * warps * ROWS * CUDA_TILE_ROWS * 4);
     p.order_at = p.items_at + expert_items_bytes(a->n_expert, a->n_pairs, ROWS);
@@ -474,12 +489,21 @@ template <int BITS, enum cuda_scale SCALE, int GROUP>
 static bool launch_rows(const struct cuda_kern *c, const struct cuda_experts *a)
 {
     if (a->n_pairs * 8 <= a->n_expert)
-        return launch<BITS, SCALE, GROUP, 1, false>(c, a);
+        return launch<BITS, SCALE, GROUP, 1, false, false>(c, a);
     if (a->n_pairs * 2 <= 3 * a->n_expert)
-        return launch<BITS, SCALE, GROUP, 4, false>(c, a);
+        return launch<BITS, SCALE, GROUP, 4, false, false>(c, a);
     if (a->descending)
-        return launch<BITS, SCALE, GROUP, 8, false>(c, a);
-    return launch<BITS, SCALE, GROUP, 8, true>(c, a);
+        return launch<BITS, SCALE, GROUP, 8, false, false>(c, a);
+    return launch<BITS, SCALE, GROUP, 8, true, false>(c, a);
+}
+
+/* A K of up to LONG_WARPS chunks. Two pairs are most likely of two experts. */
+template <int GROUP>
+static bool launch_long(const struct cuda_kern *c, const struct cuda_experts *a)
+{
+    if (a->n_pairs <= 2)
+        return launch<4, CUDA_SCALE_LOW, GROUP, 1, false, true>(c, a);
+    return launch<4, CUDA_SCALE_LOW, GROUP, 4, false, true>(c, a);
 }
 
 bool cuda_experts_few_routes(const struct route_args *r)
@@ -492,9 +516,17 @@ bool cuda_experts_few_run(const struct cuda_kern *c, const struct cuda_experts *
     const struct cuda_order *o = &a->weight;
     int chunk = (int)mma90_chunk(o->k), n_chunks = (int)((o->k + chunk - 1) / chunk);
     int whole = a->n_matrices == 2 ? CUDA_TILE_ROWS : 2 * CUDA_TILE_ROWS;
-    if (a->n_pairs > PAIRS_MAX || 2 * n_chunks > WARPS_MAX || a->rows % whole != 0 ||
-        o->k % 8 != 0 || (uintptr_t)a->x % 16 != 0)
+    bool is_long = 2 * n_chunks > WARPS_MAX, low = o->bits == 4 && o->scale == CUDA_SCALE_LOW;
+    if (a->n_pairs > PAIRS_MAX || a->rows % whole != 0 || o->k % 8 != 0 ||
+        (uintptr_t)a->x % 16 != 0)
         return false;
+    if (is_long && (n_chunks > LONG_WARPS || a->n_pairs > LONG_PAIRS * a->n_expert ||
+                    a->n_matrices == 2 || a->route.logits || !low))
+        return false;
+    if (is_long)
+        return o->group == 32   ? launch_long<32>(c, a)
+               : o->group == 64 ? launch_long<64>(c, a)
+                                : launch_long<128>(c, a);
     if (o->bits == 4 && o->scale == CUDA_SCALE_LOW && o->group == 32)
         return launch_rows<4, CUDA_SCALE_LOW, 32>(c, a);
     if (o->bits == 4 && o->scale == CUDA_SCALE_LOW && o->group == 64)

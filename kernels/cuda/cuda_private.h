@@ -103,8 +103,13 @@ size_t cuda_attention_scratch_bytes(const struct cuda_kern *c, const struct kern
 size_t cuda_logits_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l);
 size_t cuda_moe_scratch_bytes(const struct cuda_kern *c, const struct kern_limits *l);
 
+/* cuda_device.cu: from device memory to device memory. */
+enum err_code cuda_move(struct kern *k, void *dst, const void *src, size_t bytes, struct err *e);
+
 /* cuda_weight.c */
 enum err_code cuda_weight_load(struct kern *k, const struct ckpt_weight *const *parts, int n,
+                               struct kern_weight **w, struct err *e);
+enum err_code cuda_weight_copy(struct kern *k, const struct kern_weight *from,
                                struct kern_weight **w, struct err *e);
 void cuda_weight_free(struct kern *k, struct kern_weight *w);
 size_t cuda_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n);

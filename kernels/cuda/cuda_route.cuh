@@ -77,16 +77,14 @@ __device__ static int route_held(const struct route_args &a, int t, float *room,
         index = __reduce_min_sync(ALL_LANES, best == greatest ? index : 0xffffffffu);
         if (index % 32 == (uint32_t)lane)
             left &= ~(1u << index / 32);
-        float chosen = room[index];
         if (s == 0)
-            max = chosen;
-        if (s == lane) {
+            max = room[index];
+        if (s == lane)
             mine = (int)index;
-            weight = elem_exp(chosen - max);
-        }
     }
     if (!write)
         return mine;
+    weight = lane < a.n_used ? elem_exp(room[mine] - max) : 0.0f;
     if (a.softmax_first) {
         __syncwarp();
 #pragma unroll

@@ -243,6 +243,27 @@ enum err_code cuda_weight_load(struct kern *k, const struct ckpt_weight *const *
     return ERR_OK;
 }
 
+enum err_code cuda_weight_copy(struct kern *k, const struct kern_weight *from,
+                               struct kern_weight **w, struct err *e)
+{
+    struct cuda_weight *m = malloc(sizeof *m);
+    void *data = NULL;
+    *w = NULL;
+    if (!m)
+        return err_set(e, ERR_NOMEM, "no memory for a weight's %zu bytes", sizeof *m);
+    *m = *(const struct cuda_weight *)from;
+    enum err_code rc = k->table->alloc(k, m->base.bytes, &data, e);
+    if (rc == ERR_OK)
+        rc = cuda_move(k, data, m->data, m->base.bytes, e);
+    m->data = data;
+    if (rc != ERR_OK) {
+        cuda_weight_free(k, &m->base);
+        return rc;
+    }
+    *w = &m->base;
+    return ERR_OK;
+}
+
 void cuda_weight_free(struct kern *k, struct kern_weight *w)
 {
     if (!w)
