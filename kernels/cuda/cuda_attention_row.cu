@@ -579,6 +579,8 @@ extern "C" enum err_code cuda_rotate_attend(struct kern *k, const struct attenti
     struct attention_args after = *a;
     if (!a->rope)
         return cuda_attention(k, a, e);
+    if (a->rows->n_tok > 0)
+        cuda_plant_kv8(cuda_of(k), a->rope);
     if (a->rows->n_tok <= a->rows->n_seq && a->rows->n_tok > 0 &&
         cuda_attention_rows_run(cuda_of(k), a))
         return cuda_launched("attention", e);

@@ -108,6 +108,9 @@ enum err_code cuda_weight_load(struct kern *k, const struct ckpt_weight *const *
 void cuda_weight_free(struct kern *k, struct kern_weight *w);
 size_t cuda_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n);
 
+/* cuda_rope.cu: KERN_FAULT_KV8, when it is planted; done twice it is the same. */
+void cuda_plant_kv8(const struct cuda_kern *c, const struct rope_kv_args *a);
+
 /* cuda_attention_row.cu: attention with the rope that its arguments may hold. */
 enum err_code cuda_rotate_attend(struct kern *k, const struct attention_args *a, struct err *e);
 
