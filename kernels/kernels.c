@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "common/log.h"
+#include "kernels/sample_rule.h"
 
 #define RACE_NS 50000
 
@@ -601,6 +602,15 @@ static enum err_code check_logits(const struct logits_args *a, struct err *e)
     NEED(a->k >= 2 && a->k <= LOGITS_TOP_MAX && a->k <= a->n_vocab,
          "top %d of %lld: expected 2..%d", a->k, (long long)a->n_vocab, LOGITS_TOP_MAX);
     NEED(a->logits && a->top_id && a->top && a->lse && a->hash, "a pointer is missing");
+    return ERR_OK;
+}
+
+static enum err_code check_sample(const struct sample_args *a, struct err *e)
+{
+    NEED(a->n >= 0 && a->n <= SAMPLE_ROWS_MAX && a->n_vocab > 0 && a->n_vocab <= SAMPLE_VOCAB_MAX,
+         "%d rows of %lld logits: expected at most %d of %d", a->n, (long long)a->n_vocab,
+         SAMPLE_ROWS_MAX, SAMPLE_VOCAB_MAX);
+    NEED(a->logits && a->rows && a->lists && a->room && a->id && a->logit, "a pointer is missing");
     return ERR_OK;
 }
 
