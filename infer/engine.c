@@ -25,6 +25,7 @@ struct engine {
     int32_t *in_dev;
     float *cos_sin[2], *logits_dev; /* rope tables of full and of sliding layers */
     uint64_t *hash_dev;
+    uint8_t *draws_dev, *room;
     size_t page_bytes[2]; /* of a full and of a sliding layer */
     uint8_t **kv_of;      /* [n_layer] where the pages are that each layer looks at */
     size_t scratch_bytes, logits_bytes, hash_bytes;
@@ -32,8 +33,10 @@ struct engine {
     int pages_max;
     struct engine_inputs in;   /* offsets in words */
     struct engine_outputs out; /* offsets in bytes */
+    struct engine_draws draws;
     /* Host staging. */
     int32_t *in_host;
+    uint8_t *draws_host;
     uint8_t *out_host;
     float *logits_host;
     uint64_t *hash_host;
@@ -59,6 +62,8 @@ static enum err_code alloc_device(struct engine *en, const struct engine_sizes *
         {(void **)&en->out_dev, z->outputs, "step outputs"},
         {(void **)&en->logits_dev, z->logits, "logits"},
         {(void **)&en->hash_dev, z->hashes, "hashes"},
+        {(void **)&en->draws_dev, z->draws.bytes, "settings of sampling"},
+        {(void **)&en->room, z->draws.room, "sampling"},
         {(void **)&en->cos_sin[0], z->rope[0], "the rope table"},
         {(void **)&en->cos_sin[1], z->rope[1], "the rope table of sliding layers"},
         {(void **)&en->kv, z->kv, "KV pages"},
@@ -76,7 +81,7 @@ static enum err_code alloc_host(struct engine *en, const struct engine_sizes *z,
 {
     const int n_layer = model_hparams(en->m)->n_layer;
     en->arena = arena_new(z->inputs + z->outputs + z->logits + z->hashes + z->rows +
-                          (size_t)n_layer * sizeof *en->kv_of + 4096);
+                          z->draws.bytes + (size_t)n_layer * sizeof *en->kv_of + 4096);
     if (!en->arena)
         return err_set(e, ERR_NOMEM, "out of memory for host buffers");
     en->in_host = arena_alloc(en->arena, z->inputs);
@@ -84,9 +89,10 @@ static enum err_code alloc_host(struct engine *en, const struct engine_sizes *z,
     en->logits_host = arena_alloc(en->arena, z->logits);
     en->hash_host = arena_alloc(en->arena, z->hashes);
     en->rows = arena_alloc(en->arena, z->rows);
+    en->draws_host = arena_alloc(en->arena, z->draws.bytes);
     en->kv_of = arena_array(en->arena, (size_t)n_layer, sizeof *en->kv_of);
     if (!en->in_host || !en->out_host || !en->logits_host || !en->hash_host || !en->rows ||
-        !en->kv_of)
+        !en->draws_host || !en->kv_of)
         return arena_error(en->arena, z->logits, e);
     return ERR_OK;
 }
@@ -143,6 +149,7 @@ enum err_code engine_new(struct engine **out, const struct checkpoint *c,
     en->pages_max = (int)kv_pages_for(en->plan.ctx);
     en->in = z.in;
     en->out = z.out;
+    en->draws = z.draws;
     rc = alloc_device(en, &z, e);
     uint8_t *kv = en->kv;
     for (int i = 0; rc == ERR_OK && i < model_hparams(en->m)->n_layer; i++) {
@@ -170,8 +177,8 @@ void engine_free(struct engine *en)
 {
     if (!en)
         return;
-    void *const blocks[] = {en->scratch,  en->in_dev,     en->out_dev,    en->logits_dev,
-                            en->hash_dev, en->cos_sin[0], en->cos_sin[1], en->kv};
+    void *const blocks[] = {en->scratch,   en->in_dev, en->out_dev,    en->logits_dev, en->hash_dev,
+                            en->draws_dev, en->room,   en->cos_sin[0], en->cos_sin[1], en->kv};
     model_free(en->m, en->k);
     for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
         if (blocks[i])
@@ -278,6 +285,7 @@ enum err_code engine_poison(struct engine *en, struct err *e)
     } blocks[] = {{en->scratch, en->scratch_bytes},
                   {en->out_dev, en->out.bytes},
                   {en->logits_dev, en->logits_bytes},
+                  {en->room, en->draws.room},
                   {en->hash_dev, en->hash_bytes}};
     for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
         enum err_code rc = kern_fill(en->k, blocks[i].p, 0xff, blocks[i].bytes, e);
@@ -436,6 +444,70 @@ static enum err_code run_step(struct engine *en, const struct step *s, int n_tok
     return rc != ERR_OK ? rc : ended;
 }
 
+/* ---- sampling -------------------------------------------------------------------------------- */
+
+/* Puts row r's settings and lists behind those of the piece of rows so far. False: no place. */
+static bool stage_draw(struct engine *en, const struct step_piece *p, int r, int n, int64_t *used)
+{
+    const struct sampling *s = p->sampling;
+    const int64_t n_history = s->repetition_penalty != 1 ? p->n_history : 0;
+    if (n == en->draws.rows || *used + n_history + 2 * s->n_bias > en->draws.lists)
+        return false;
+    struct sample_row *row = (struct sample_row *)(void *)en->draws_host + n;
+    int32_t *lists =
+        (int32_t *)(void *)(en->draws_host + (size_t)en->draws.rows * sizeof(struct sample_row));
+    *row = sampling_row(s, p->stream_key, p->n_history);
+    row->row = r;
+    row->at = (int32_t)*used;
+    row->n_history = (int32_t)n_history;
+    row->n_bias = s->n_bias;
+    memcpy(lists + *used, p->history, (size_t)n_history * sizeof *lists);
+    *used += n_history;
+    for (int i = 0; i < s->n_bias; i++) {
+        lists[(*used)++] = s->bias[i].id;
+        lists[(*used)++] = (int32_t)f32_bits(s->bias[i].bias);
+    }
+    return true;
+}
+
+static enum err_code draw_rows(struct engine *en, int n, int64_t used, struct err *e)
+{
+    const size_t head = (size_t)en->draws.rows * sizeof(struct sample_row);
+    struct sample_args a = {.n = n, .n_vocab = model_hparams(en->m)->n_vocab};
+    a.logits = en->logits_dev;
+    a.rows = (const struct sample_row *)(const void *)en->draws_dev;
+    a.lists = (const int32_t *)(const void *)(en->draws_dev + head);
+    a.room = en->room;
+    a.id = (int32_t *)(void *)(en->out_dev + en->out.id);
+    a.logit = (float *)(void *)(en->out_dev + en->out.logit);
+    enum err_code rc = n ? kern_upload(en->k, en->draws_dev, en->draws_host,
+                                       head + (size_t)used * sizeof(int32_t), e)
+                         : ERR_OK;
+    return rc == ERR_OK && n ? kern_sample(en->k, &a, e) : rc;
+}
+
+/* Tokens of the rows that are not plain, as many at once as there is place for. */
+static enum err_code sample_rows(struct engine *en, const struct step *s, int n_out, struct err *e)
+{
+    enum err_code rc = ERR_OK;
+    int64_t used = 0;
+    int n = 0;
+    for (int r = 0; r < n_out && rc == ERR_OK; r++) {
+        const struct step_piece *p = &s->pieces[en->rows[r].piece];
+        if (!p->sampling || en->rows[r].index != p->n - 1)
+            continue;
+        if (!stage_draw(en, p, r, n, &used)) {
+            rc = draw_rows(en, n, used, e);
+            used = n = 0;
+            if (rc == ERR_OK && !stage_draw(en, p, r, n, &used))
+                rc = err_set(e, ERR_INTERNAL, "a history of %lld tokens and %d biases",
+                             (long long)p->n_history, p->sampling->n_bias);
+        }
+        n++;
+    }
+    return rc == ERR_OK ? draw_rows(en, n, used, e) : rc;
+}
+
 /* The output rows' way to the host. */
 static enum err_code fetch_rows(struct engine *en, const struct step *s, int n_out, struct err *e)
 {
@@ -451,11 +523,17 @@ static enum err_code fetch_rows(struct engine *en, const struct step *s, int n_o
     const int32_t *top_id = (const int32_t *)(const void *)(en->out_host + en->out.top_id);
     const float *top = (const float *)(const void *)(en->out_host + en->out.top);
     const float *lse = (const float *)(const void *)(en->out_host + en->out.lse);
+    const int32_t *id = (const int32_t *)(const void *)(en->out_host + en->out.id);
+    const float *logit = (const float *)(const void *)(en->out_host + en->out.logit);
     for (int i = 0; i < n_out; i++) {
         struct step_row *row = &en->rows[i];
         row->logits = s->want_logits ? en->logits_host + (int64_t)i * n_vocab : NULL;
         row->top_id = top_id + (ptrdiff_t)i * k;
         row->top = top + (ptrdiff_t)i * k;
+        const struct step_piece *p = &s->pieces[row->piece];
+        const bool drawn = p->sampling && row->index == p->n - 1;
+        row->id = drawn ? id[i] : row->top_id[0];
+        row->logit = drawn ? logit[i] : row->top[0];
         row->lse = lse[i];
         row->hash = hash[i];
     }
@@ -475,6 +553,8 @@ enum err_code engine_step(struct engine *en, struct step *s, struct err *e)
     if (rc != ERR_OK)
         return rc;
     rc = run_step(en, s, n_tok, n_out, e);
+    if (rc == ERR_OK)
+        rc = sample_rows(en, s, n_out, e);
     if (rc == ERR_OK && n_out > 0)
         rc = fetch_rows(en, s, n_out, e);
     if (rc == ERR_OK)

@@ -9,6 +9,7 @@
 #define ASSAY_INFER_ENGINE_H
 
 #include "ckpt/checkpoint.h"
+#include "infer/sample.h"
 #include "kernels/kernels.h"
 
 struct engine;
@@ -53,6 +54,12 @@ struct step_piece {
     const int32_t *pages; /* enough pages for pos + n tokens */
     int n_pages;
     int out_from; /* rows out_from .. n-1 give logits; n: none */
+    /* How the token after the last row is chosen; NULL: the first of top_id. The history is every
+     * token of the sequence so far, and its length the position of the token chosen. */
+    const struct sampling *sampling;
+    const uint8_t *stream_key; /* [32] */
+    const int32_t *history;
+    int64_t n_history;
 };
 
 /* One output row; pointers live until the next step. */
@@ -61,6 +68,8 @@ struct step_row {
     const float *logits; /* [n_vocab], NULL unless want_logits */
     const int32_t *top_id; /* [k] */
     const float *top;      /* [k] logits */
+    int32_t id;            /* the token chosen */
+    float logit;           /* its logit */
     float lse;
     uint64_t hash;
 };

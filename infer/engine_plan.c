@@ -11,6 +11,7 @@
 #include "infer/sample.h"
 
 #define BATCH_TOKENS_MAX 65536
+#define LISTS_LEAST      65536 /* words of histories that one call of kern_sample takes */
 #define CTX_DEFAULT      8192
 #define KV_DEFAULT_BYTES ((uint64_t)1 << 30)
 
@@ -97,7 +98,15 @@ static void size_buffers(struct model *m, const struct kern *k, const struct eng
     z->out.top_id = r * sizeof(uint64_t);
     z->out.top = z->out.top_id + r * top * sizeof(int32_t);
     z->out.lse = z->out.top + r * top * sizeof(float);
-    z->out.bytes = z->out.lse + r * sizeof(float);
+    z->out.id = z->out.lse + r * sizeof(float);
+    z->out.logit = z->out.id + r * sizeof(int32_t);
+    z->out.bytes = z->out.logit + r * sizeof(float);
+    /* The CPU takes one row after the other. */
+    z->draws.rows = strcmp(kern_device(k), "cpu") == 0 ? 1 : MIN2(p->out_rows, SAMPLE_ROWS_MAX);
+    z->draws.lists = MAX2(p->ctx, LISTS_LEAST) + 2 * hp->n_vocab;
+    z->draws.bytes = (size_t)z->draws.rows * sizeof(struct sample_row) +
+                     (size_t)z->draws.lists * sizeof(int32_t);
+    z->draws.room = kern_sample_room(z->draws.rows, hp->n_vocab);
     struct model_dims dims = {p->batch_tokens, p->out_rows, kern_act_bytes(k)};
     z->model_scratch = model_family(m)->plan(m, &dims);
     z->inputs = z->in.words * sizeof(int32_t);
@@ -168,9 +177,9 @@ enum err_code engine_plan_sizes(struct model *m, const struct kern *k,
     size_buffers(m, k, p, z);
     p->weights = model_weight_bytes(m, k);
     p->scratch = z->model_scratch + z->inputs + z->outputs + z->logits + z->hashes + z->rope[0] +
-                 z->rope[1] + kern_scratch_bytes(k, &z->limits);
-    p->host = z->inputs + z->outputs + z->logits + z->hashes + z->rows + model_host_bytes(m) +
-              sampler_bytes(hp->n_vocab);
+                 z->rope[1] + z->draws.bytes + z->draws.room + kern_scratch_bytes(k, &z->limits);
+    p->host = z->inputs + z->outputs + z->logits + z->hashes + z->rows + z->draws.bytes +
+              model_host_bytes(m);
     return size_pages(hp, o, p, z, e);
 }
 

@@ -13,12 +13,21 @@ struct engine_inputs {
 
 /* Offsets in bytes of the output block; all rows at their place, so one copy brings them. */
 struct engine_outputs {
-    size_t hash, top_id, top, lse, bytes;
+    size_t hash, top_id, top, lse, id, logit, bytes;
+};
+
+/* What sampling of a step's rows needs, in pieces of so many rows: their settings and then lists in
+ * one block, and room to work. */
+struct engine_draws {
+    int rows;
+    int64_t lists; /* words */
+    size_t bytes, room;
 };
 
 struct engine_sizes {
     struct engine_inputs in;
     struct engine_outputs out;
+    struct engine_draws draws;
     struct kern_limits limits;
     /* Bytes. All but rows are device blocks; rope: of full and of sliding layers. */
     size_t model_scratch, inputs, outputs, logits, hashes, rope[2], kv, rows;

@@ -21,7 +21,6 @@ struct runner {
     struct runner_options o;
     struct engine_plan plan;
     struct kv *kv;
-    struct sampler *sampler;
     struct run_seq **seqs;
     int n_seqs, cap_seqs;
     struct sched_seq *view; /* [cap_seqs]: the scheduler's picture */
@@ -52,11 +51,10 @@ enum err_code runner_new(struct runner **out, struct engine *en, const struct to
     if (o->batch > 0)
         r->plan.batch_seqs = MIN2(o->batch, r->plan.batch_seqs);
     r->kv = kv_new((int32_t)r->plan.pages, !o->no_prefix);
-    r->sampler = sampler_new(engine_hparams(en)->n_vocab);
     r->planned = calloc(n, sizeof *r->planned);
     r->pieces = calloc(n, sizeof *r->pieces);
     r->top_logprob = calloc((size_t)r->plan.top_k, sizeof *r->top_logprob);
-    if (!r->kv || !r->sampler || !r->planned || !r->pieces || !r->top_logprob) {
+    if (!r->kv || !r->planned || !r->pieces || !r->top_logprob) {
         runner_free(r);
         return err_set(e, ERR_NOMEM, "out of memory for a runner of %lld pages",
                        (long long)engine_get_plan(en)->pages);
@@ -74,7 +72,6 @@ void runner_free(struct runner *r)
     engine_set_tap(r->en, NULL, NULL);
     run_trace_free(&r->trace);
     kv_free(r->kv);
-    sampler_free(r->sampler);
     free(r->seqs);
     free(r->view);
     free(r->planned);
@@ -276,6 +273,12 @@ static bool fill_pieces(struct runner *r, const struct sched_plan *plan)
         p->n_pages = s->kv.n_pages;
         p->out_from = (int)MIN2(MAX2(v->out_from - s->n_done, 0), p->n);
         want_logits |= p->out_from < p->n && run_seq_wants_logits(s);
+        if (p->out_from < p->n && s->score_from < 0 && !sampling_is_plain(&s->sampling)) {
+            p->sampling = &s->sampling;
+            p->stream_key = s->stream_key;
+            p->history = s->ids;
+            p->n_history = s->n_tok;
+        }
     }
     return want_logits;
 }
@@ -286,7 +289,7 @@ static void describe_row(struct runner *r, const struct run_seq *s, const struct
                          int32_t id, int64_t pos, struct row_info *info)
 {
     *info = (struct row_info){.pos = pos, .id = id, .best = row->top_id[0], .hash = row->hash};
-    info->logprob = (row->logits ? row->logits[id] : row->top[0]) - row->lse;
+    info->logprob = (id == row->id ? row->logit : row->logits[id]) - row->lse;
     info->margin = row->top[0] - row->top[1];
     info->lse = row->lse;
     info->n_top = s->top_k;
@@ -300,10 +303,7 @@ static void describe_row(struct runner *r, const struct run_seq *s, const struct
 static enum err_code take_token(struct runner *r, struct run_seq *s, const struct step_row *row,
                                 struct err *e)
 {
-    int32_t id = row->top_id[0];
-    if (!sampling_is_plain(&s->sampling))
-        id = sampler_pick(r->sampler, &s->sampling, row->logits, s->ids, s->n_tok, s->stream_key,
-                          s->n_tok);
+    int32_t id = row->id;
     struct row_info info;
     describe_row(r, s, row, id, s->n_tok, &info);
     s->ids[s->n_tok++] = id;

@@ -96,7 +96,7 @@ int64_t run_seq_shareable(const struct run_seq *s)
 
 bool run_seq_wants_logits(const struct run_seq *s)
 {
-    return s->want_logits || s->score_from >= 0 || !sampling_is_plain(&s->sampling);
+    return s->want_logits || s->score_from >= 0;
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */

@@ -1,4 +1,4 @@
-/* kernels.c: opens a device by name, validates the arguments of every operation once for all
+/* kernels.c: opens a device by name, has arguments checked (kernels_check.c) once for all
  * backends, keeps the sticky error, and calls through the backend's table.
  *
  * A wrong argument is a fault of the caller: ERR_INTERNAL with the numbers, and the device is not

@@ -337,6 +337,40 @@ struct logits_args {
     uint64_t *hash;  /* [n] */
 };
 
+/* How the token after a row of logits is chosen: docs/numerics.md, section 8. */
+struct sample_row {
+    int32_t row;               /* of logits, and of what is written */
+    int32_t n_history, n_bias; /* entries of `lists` from `at` on: history, then bias */
+    int32_t at;
+    int64_t top_k;      /* 0: off */
+    double temperature; /* 0: the best */
+    double top_p;       /* 1: off */
+    float min_p;        /* 0: off */
+    float penalty;      /* of repetition; 1: off */
+    float u;            /* the uniform number drawn, a multiple of 2^-24 below 1 */
+    int32_t unused;
+};
+
+/* Tokens of n rows of logits f32 [.., n_vocab], which stay as they are. History: token ids, each
+ * penalised once; entries out of range count as absent. Bias: pairs of id and float, by bits, added
+ * in order. NaN is never chosen; with nothing else it is id 0. */
+#define SAMPLE_ROWS_MAX 64 /* of one call */
+struct sample_args {
+    int n;
+    int64_t n_vocab;
+    const float *logits;
+    const struct sample_row *rows; /* [n] */
+    const int32_t *lists;
+    void *room;   /* kern_sample_room(n, n_vocab); holds anything afterwards */
+    int32_t *id;  /* [.. row ..] */
+    float *logit; /* the id's, as it stands in logits */
+};
+/* Bytes of the room of n rows, of every backend. */
+static inline size_t kern_sample_room(int n, int64_t n_vocab)
+{
+    return (size_t)n * (4 * (size_t)n_vocab + 65536) + 24 * (size_t)n_vocab;
+}
+
 /* hash[r] of `bytes_per` 4- or 2-byte words of each row: trace level layers. */
 struct row_hash_args {
     int64_t n_rows, d, stride;
@@ -363,6 +397,7 @@ struct row_hash_args {
     X(residual)                                                                                    \
     X(gather)                                                                                      \
     X(logits)                                                                                      \
+    X(sample)                                                                                      \
     X(row_hash)
 
 /* kern_embed(k, &args, e) and so on: arguments are validated once, for all backends. */

@@ -2,6 +2,7 @@
  * each other, missing pointers, values that no kernel is made for. Each is a fault of the caller.
  */
 #include "kernels/kernels_private.h"
+#include "kernels/sample_rule.h"
 
 #define NEED(cond, ...)                                                                            \
     do {                                                                                           \
@@ -256,6 +257,15 @@ enum err_code kern_check_logits(const struct logits_args *a, struct err *e)
     NEED(a->k >= 2 && a->k <= LOGITS_TOP_MAX && a->k <= a->n_vocab,
          "top %d of %lld: expected 2..%d", a->k, (long long)a->n_vocab, LOGITS_TOP_MAX);
     NEED(a->logits && a->top_id && a->top && a->lse && a->hash, "a pointer is missing");
+    return ERR_OK;
+}
+
+enum err_code kern_check_sample(const struct sample_args *a, struct err *e)
+{
+    NEED(a->n >= 0 && a->n <= SAMPLE_ROWS_MAX && a->n_vocab > 0 && a->n_vocab <= SAMPLE_VOCAB_MAX,
+         "%d rows of %lld logits: expected at most %d of %d", a->n, (long long)a->n_vocab,
+         SAMPLE_ROWS_MAX, SAMPLE_VOCAB_MAX);
+    NEED(a->logits && a->rows && a->lists && a->room && a->id && a->logit, "a pointer is missing");
     return ERR_OK;
 }
 

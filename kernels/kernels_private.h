@@ -161,7 +161,11 @@ enum kern_fault {
     KERN_FAULT_DEVICE,  /* a CUDA device adds chunk sums descending */
     KERN_FAULT_LAUNCH,  /* the same, unless it launches in its usual way */
     KERN_FAULT_GRAPH,   /* the same in recorded steps */
-    KERN_FAULT_TRAP     /* the device fails in the next step that may be recorded */
+    KERN_FAULT_TRAP,    /* the device fails in the next step that may be recorded */
+    KERN_FAULT_SAMPLE,  /* a CUDA device draws an eighth of the sum too far down */
+    /* Races on a CUDA device: nothing but timing decides. */
+    KERN_FAULT_ARRIVAL, /* the plain path; atomics add chunk sums as blocks arrive */
+    KERN_FAULT_EARLY /* products read x without a wait for the norm that makes it, which dawdles */
 };
 void kern_plant(enum kern_fault f);
 enum kern_fault kern_planted(void);

@@ -261,6 +261,14 @@ static void span_logits(const struct kern *k, const struct logits_args *a, struc
     writes(x, a->hash, a->n * (int64_t)sizeof(uint64_t));
 }
 
+static void span_sample(const struct kern *k, const struct sample_args *a, struct kern_access *x)
+{
+    (void)k;
+    reads(x, a->logits, a->n * a->n_vocab * F32);
+    writes(x, a->id, a->n * I32);
+    writes(x, a->logit, a->n * F32);
+}
+
 static void span_row_hash(const struct kern *k, const struct row_hash_args *a,
                           struct kern_access *x)
 {

@@ -176,6 +176,8 @@ enum err_code engine_step(struct engine *en, struct step *s, struct err *e)
                 en->top_id[n * k + t] = 'a' + (int32_t)((h + (uint64_t)t) % 26);
                 en->top[n * k + t] = (float)-t;
             }
+            row->id = row->top_id[0];
+            row->logit = row->top[0];
             n++;
         }
     }

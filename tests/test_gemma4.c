@@ -212,9 +212,19 @@ static void feed_step(struct feed *f, int from, int to, int outs, int others)
 {
     static const int32_t own[] = {0, 1, 2}, before[] = {3}, after[] = {4};
     struct err e = {.text = ""};
-    struct step_piece p[3] = {{f->ids, others, 0, before, 1, others},
-                              {f->ids + from, to - from, from, own, 3, to - from - outs},
-                              {f->ids + 5, others, 0, after, 1, others - MIN2(others, 1)}};
+    struct step_piece p[3] = {
+        {.ids = f->ids, .n = others, .pages = before, .n_pages = 1, .out_from = others},
+        {.ids = f->ids + from,
+         .n = to - from,
+         .pos = from,
+         .pages = own,
+         .n_pages = 3,
+         .out_from = to - from - outs},
+        {.ids = f->ids + 5,
+         .n = others,
+         .pages = after,
+         .n_pages = 1,
+         .out_from = others - MIN2(others, 1)}};
     struct step s = {.pieces = others ? p : p + 1, .n_pieces = others ? 3 : 1};
     ck_assert_msg(engine_step(f->en, &s, &e) == ERR_OK, "%s", e.text);
     for (int i = 0; i < s.n_rows; i++)

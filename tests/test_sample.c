@@ -1,13 +1,70 @@
-/* test_sample.c: each step of sampling against a plain version that sorts everything. */
+/* test_sample.c: each step of sampling, as the CPU does it, against a plain version that sorts
+ * everything.
+ */
 #include <math.h>
 #include <stdlib.h>
 
 #include "common/rng.h"
 #include "infer/sample.h"
 #include "kernels/elem.h"
-#include "tests/check_main.h"
+#include "tests/kernels_fixture.h"
 
 #define N 97
+
+/* A kern with room for one row. */
+struct sampler {
+    struct kern *k;
+    int64_t n_vocab;
+    void *room;
+};
+
+static struct sampler *sampler_new(int64_t n_vocab)
+{
+    struct sampler *s = calloc(1, sizeof *s);
+    ck_assert_ptr_nonnull(s);
+    s->k = fix_open(KERN_F32, "auto", 1);
+    s->n_vocab = n_vocab;
+    s->room = malloc(kern_sample_room(1, n_vocab));
+    ck_assert_ptr_nonnull(s->room);
+    return s;
+}
+
+static void sampler_free(struct sampler *s)
+{
+    kern_close(s->k);
+    free(s->room);
+    free(s);
+}
+
+static int32_t sampler_pick(struct sampler *s, const struct sampling *p, const float *logits,
+                            const int32_t *history, int64_t n_history, const uint8_t key[32],
+                            int64_t pos)
+{
+    struct sample_row row = sampling_row(p, key, pos);
+    int32_t lists[64], id;
+    float logit;
+    struct err e = {.text = ""};
+    ck_assert(n_history + 2 * p->n_bias <= 64);
+    row.n_history = (int32_t)n_history;
+    row.n_bias = p->n_bias;
+    if (n_history)
+        memcpy(lists, history, (size_t)n_history * sizeof *lists);
+    for (int i = 0; i < p->n_bias; i++) {
+        lists[n_history + 2 * i] = p->bias[i].id;
+        lists[n_history + 2 * i + 1] = (int32_t)f32_bits(p->bias[i].bias);
+    }
+    const struct sample_args a = {.n = 1,
+                                  .n_vocab = s->n_vocab,
+                                  .logits = logits,
+                                  .rows = &row,
+                                  .lists = lists,
+                                  .room = s->room,
+                                  .id = &id,
+                                  .logit = &logit};
+    fix_ok(kern_sample(s->k, &a, &e), &e);
+    ck_assert(f32_bits(logit) == f32_bits(logits[id]));
+    return id;
+}
 
 static const float *sort_logits;
 

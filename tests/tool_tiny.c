@@ -1,8 +1,9 @@
 /* tool_tiny.c: tool_tiny DIR [key=value...]: writes a tiny random model (tests/tiny_model.h).
  *
- * Keys: tied, biases, window, bits, group, form (0 f32, 1 bf16, 2 packed, 3 and 4 expanded), seed,
- * ctx, rope_scaling (JSON), text (1: with a tokenizer and a chat template, tests/tiny_text.h),
- * experts (1: mixtral, 2: qwen3_moe; the first key, since it sets the others anew).
+ * Keys: tied, biases, window, vocab, bits, group, form (0 f32, 1 bf16, 2 packed, 3 and 4 expanded),
+ * seed, ctx, rope_scaling (JSON), text (1: with a tokenizer and a chat template,
+ * tests/tiny_text.h), experts (1: mixtral, 2: qwen3_moe; the first key, since it sets the others
+ * anew).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +42,8 @@ static bool set_key(struct tiny_model *m, bool *text, const char *arg)
         m->ctx = v;
     else if (str_starts(arg, "text="))
         *text = v;
+    else if (str_starts(arg, "vocab="))
+        m->n_vocab = (int)v;
     else if (str_starts(arg, "seed="))
         m->seed = (uint64_t)v;
     else

@@ -199,7 +199,7 @@ static enum err_code rope_and_attention(struct kern *k, const struct attention_a
     .rms_norm = cpu_rms_norm, .act_mul = cpu_act_mul, .add = cpu_add, .route = cpu_route,          \
     .route_scale = cpu_route_scale, .expert_gated = kern_gated_by_parts,                           \
     .norm_heads = kern_heads_by_parts, .residual = kern_residual_by_parts, .combine = cpu_combine, \
-    .gather = cpu_gather, .logits = cpu_logits, .row_hash = cpu_row_hash
+    .gather = cpu_gather, .logits = cpu_logits, .sample = cpu_sample, .row_hash = cpu_row_hash
 
 static const struct kern_table tables[] = {
     [KERN_F32] = {MEMORY, SHARED, .weight_load = cpu_weight_load, .weight_free = cpu_weight_free,

@@ -258,6 +258,8 @@ extern "C" enum err_code cuda_attention(struct kern *k, const struct attention_a
     struct attention_args after = *a;
     if (a->rows->n_tok == 0)
         return ERR_OK;
+    if (a->rope)
+        cuda_plant_kv8(cuda_of(k), a->rope);
     if (a->rope && takes_rows(cuda_of(k), a))
         return cuda_launched("attention", e);
     if (a->rope) {

@@ -10,6 +10,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/cuda_dawdle.cuh"
 #include "kernels/cuda/cuda_frag.cuh"
 #include "kernels/mma90.h"
 
@@ -26,6 +27,11 @@ __device__ static uint32_t load_pair(const uint16_t *x, int64_t k, int64_t k_end
         return *(const uint32_t *)(x + k);
     uint32_t high = k + 1 < k_end ? x[k + 1] : 0;
     return x[k] | high << 16;
+}
+
+__host__ __device__ static int64_t chunks_of(int64_t k)
+{
+    return (k + mma90_chunk(k) - 1) / mma90_chunk(k);
 }
 
 /* What a warp knows of its rows of x. */
@@ -75,11 +81,18 @@ __global__ static void __launch_bounds__(32 * WARPS) linear_plain(struct cuda_pr
     const struct cuda_product &p = all.part[blockIdx.z];
     int tile = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
     int lane = (int)threadIdx.x % 32, t0 = (int)blockIdx.y * GROUPS * COLUMNS;
-    int64_t chunk = mma90_chunk(p.order.k), n_chunks = (p.order.k + chunk - 1) / chunk;
+    int64_t chunk = mma90_chunk(p.order.k), n_chunks = chunks_of(p.order.k);
+    int64_t first = 0, end = n_chunks;
     struct columns in;
     float total[GROUPS][4];
     if (tile >= p.n_tiles)
         return;
+    if (all.arrival) { /* planted: rows in turn, each with a block for every chunk */
+        first = (int64_t)blockIdx.y % n_chunks;
+        end = first + 1;
+        t0 = (int)((int64_t)blockIdx.y / n_chunks) * GROUPS * COLUMNS;
+        cuda_dawdle(8191);
+    }
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
         int t = t0 + g * COLUMNS + lane / 4;
@@ -87,7 +100,7 @@ __global__ static void __launch_bounds__(32 * WARPS) linear_plain(struct cuda_pr
     }
     in.n_groups = MIN2(GROUPS, (all.n_tok - t0 + COLUMNS - 1) / COLUMNS);
     in.aligned = all.x_stride % 2 == 0 && (uintptr_t)all.x % 4 == 0;
-    for (int64_t c = 0; c < n_chunks; c++) {
+    for (int64_t c = first; c < end; c++) {
         int64_t k0 = (all.descending ? n_chunks - 1 - c : c) * chunk;
         int64_t k1 = k0 + chunk < p.order.k ? k0 + chunk : p.order.k;
         float acc[GROUPS][4] = {};
@@ -96,7 +109,7 @@ __global__ static void __launch_bounds__(32 * WARPS) linear_plain(struct cuda_pr
         for (int g = 0; g < GROUPS; g++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                total[g][i] = c == 0 ? acc[g][i] : total[g][i] + acc[g][i];
+                total[g][i] = c == first ? acc[g][i] : total[g][i] + acc[g][i];
     }
 #pragma unroll
     for (int g = 0; g < GROUPS; g++)
@@ -104,7 +117,10 @@ __global__ static void __launch_bounds__(32 * WARPS) linear_plain(struct cuda_pr
         for (int i = 0; i < 4; i++) {
             int t = t0 + g * COLUMNS + lane % 4 * 2 + i % 2;
             int64_t r = (int64_t)tile * CUDA_TILE_ROWS + lane / 4 + i / 2 * 8;
-            if (t < all.n_tok && r < p.rows)
+            if (all.arrival && t < all.n_tok && r < p.rows)
+                atomicAdd(&p.out[t * p.out_stride + r],
+                          total[g][i] + (p.bias && first == 0 ? p.bias[r] : 0.0f));
+            else if (t < all.n_tok && r < p.rows)
                 p.out[t * p.out_stride + r] = total[g][i] + (p.bias ? p.bias[r] : 0.0f);
         }
 }
@@ -117,6 +133,8 @@ static void launch_plain(const struct cuda_products *all, cudaStream_t stream)
         tiles = MAX2(tiles, all->part[i].n_tiles);
     dim3 grid((unsigned)((tiles + WARPS - 1) / WARPS), (unsigned)((all->n_tok + per - 1) / per),
               (unsigned)all->n_parts);
+    if (all->arrival)
+        grid.y *= (unsigned)chunks_of(all->part[0].order.k);
     linear_plain<BITS, SCALE><<<grid, 32 * WARPS, 0, stream>>>(*all);
 }
 
@@ -215,6 +233,23 @@ __global__ static void plant_neighbour(struct cuda_product p, int n_tok)
         p.out[t * p.out_stride + r] += 0.0f * p.out[(t - 1) * p.out_stride + r];
 }
 
+/* Planted: what atomics add to. */
+__global__ static void plant_zero(struct cuda_product p, int n_tok)
+{
+    int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (int t = 0; t < n_tok && r < p.rows; t++)
+        p.out[t * p.out_stride + r] = 0.0f;
+}
+
+static void run_arrival(struct cuda_products all, cudaStream_t stream)
+{
+    all.arrival = true;
+    for (int i = 0; i < all.n_parts; i++)
+        plant_zero<<<(unsigned)((all.part[i].rows + 255) / 256), 256, 0, stream>>>(all.part[i],
+                                                                                   all.n_tok);
+    run_plain(&all, stream);
+}
+
 /* Measured on an H200 (docs/speed-log.md): up to 8 rows the stream wins; of what it does not take,
  * the few-row kernel is better but where the bytes of a weight or the windows of a long K leave it
  * little to hide behind. */
@@ -228,6 +263,10 @@ static bool prefers_many(const struct cuda_products *all)
 static bool run_products(const struct cuda_kern *c, const struct cuda_products *all)
 {
     int path = c->force_path;
+    if (kern_planted() == KERN_FAULT_ARRIVAL) {
+        run_arrival(*all, c->stream);
+        return false;
+    }
     if ((path == CUDA_PATH_AUTO || path == CUDA_PATH_STREAM) && cuda_stream_run(c, all))
         return true;
     if (path == CUDA_PATH_AUTO)
@@ -254,9 +293,10 @@ extern "C" enum err_code cuda_linear(struct kern *k, const struct linear_args *a
 {
     struct cuda_kern *c = cuda_of(k);
     enum kern_fault fault = kern_planted();
-    bool gated = false;
+    bool gated = false, no_wait = c->plant_no_wait;
     if (a->n_tok == 0)
         return ERR_OK;
+    c->plant_no_wait |= fault == KERN_FAULT_EARLY;
     for (int i = 0; i < a->n_parts;) {
         struct cuda_products all = {};
         all.n_tok = a->n_tok;
@@ -274,6 +314,7 @@ extern "C" enum err_code cuda_linear(struct kern *k, const struct linear_args *a
             plant_neighbour<<<(unsigned)((all.part[j].rows + 255) / 256), 256, 0, c->stream>>>(
                 all.part[j], a->n_tok);
     }
+    c->plant_no_wait = no_wait;
     if (a->gate.out && !gated) {
         struct act_mul_args gate = kern_gate_args(a);
         return cuda_act_mul(k, &gate, e);

@@ -114,6 +114,9 @@ enum err_code cuda_weight_copy(struct kern *k, const struct kern_weight *from,
 void cuda_weight_free(struct kern *k, struct kern_weight *w);
 size_t cuda_weight_bytes(const struct kern *k, const struct ckpt_weight *const *parts, int n);
 
+/* cuda_rope.cu: KERN_FAULT_KV8, when it is planted; done twice it is the same. */
+void cuda_plant_kv8(const struct cuda_kern *c, const struct rope_kv_args *a);
+
 /* cuda_graph.cu */
 enum err_code cuda_step_begin(struct kern *k, const struct kern_step *s, bool *replayed,
                               struct err *e);

@@ -23,6 +23,7 @@ struct cuda_products {
     const uint16_t *x;
     int64_t x_stride;
     bool descending; /* planted fault: chunk sums in the wrong order */
+    bool arrival;    /* planted fault: the plain path's blocks add their chunk to out by atomics */
     struct cuda_product part[LINEAR_PARTS_MAX];
     /* Of both parts; the stream alone heeds it. Its tiles are then numbered in turn: tile i of the
      * gate is 2 i, that of up 2 i + 1, so that whoever has one has the other. */

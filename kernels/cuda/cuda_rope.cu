@@ -57,11 +57,28 @@ __global__ static void __launch_bounds__(BLOCK)
         put(to, i, x[i]);
 }
 
+/* Planted: 3 bits of significand, as on the CPU (cpu_shared.c). */
+__global__ static void plant_rows(float *x, int64_t stride, int n)
+{
+    for (int i = (int)threadIdx.x; i < n; i += BLOCK)
+        x[blockIdx.x * stride + i] =
+            elem_float(elem_bits(x[blockIdx.x * stride + i]) & 0xfff00000u);
+}
+
+extern "C" void cuda_plant_kv8(const struct cuda_kern *c, const struct rope_kv_args *a)
+{
+    const float *x[] = {a->k, a->v};
+    for (int i = 0; i < 2 && a->n_kv && kern_planted() == KERN_FAULT_KV8; i++)
+        plant_rows<<<(unsigned)a->rows->n_tok, BLOCK, 0, c->stream>>>(
+            (float *)(uintptr_t)x[i], a->stride, a->n_kv * a->head_dim);
+}
+
 extern "C" enum err_code cuda_rope_kv(struct kern *k, const struct rope_kv_args *a, struct err *e)
 {
     int n = a->rows->n_tok;
     if (n == 0)
         return ERR_OK;
+    cuda_plant_kv8(cuda_of(k), a);
     dim3 grid((unsigned)(a->n_head + 2 * a->n_kv), (unsigned)n);
     launch_early(rope_heads, grid, BLOCK, 0, cuda_of(k)->stream, *a, *a->rows);
     return cuda_launched("rope_kv", e);

@@ -12,6 +12,7 @@
 #include <cuda_runtime.h>
 
 #include "common/hash.h"
+#include "kernels/cuda/cuda_dawdle.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/elem.h"
 
@@ -89,6 +90,15 @@ __device__ static float warp_tree(float v)
     return v;
 }
 
+/* Planted: so long, or where it is negative as long as the clock says. */
+__device__ static void delay(int ns)
+{
+    for (; ns > 0; ns -= 1000)
+        __nanosleep(1000);
+    if (ns < 0)
+        cuda_dawdle(8191);
+}
+
 /* One warp a row of at most 256 elements. */
 __global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args a, int delay_ns)
 {
@@ -97,8 +107,7 @@ __global__ static void __launch_bounds__(BLOCK) norm_short(struct rms_norm_args 
     float h[WARP_LANES], w[WARP_LANES], sum[WARP_LANES];
     load_weight(a, lane, 32, w);
     begin();
-    for (; delay_ns > 0; delay_ns -= 1000)
-        __nanosleep(1000);
+    delay(delay_ns);
     if (r >= a.n_rows)
         return;
     int64_t in = r / a.inner * a.stride + r % a.inner * a.d;
@@ -128,8 +137,7 @@ __global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a
     float w[HELD];
     load_weight(a, j, BLOCK, w);
     begin();
-    for (; delay_ns > 0; delay_ns -= 1000)
-        __nanosleep(1000);
+    delay(delay_ns);
     int64_t in = r / a.inner * a.stride + r % a.inner * a.d;
     int64_t out = r / a.inner * a.out_stride + r % a.inner * a.d;
     float held[HELD], later[HELD], sum = 0.0f;
@@ -172,14 +180,13 @@ __global__ static void __launch_bounds__(BLOCK) norm_long(struct rms_norm_args a
 extern "C" enum err_code cuda_rms_norm(struct kern *k, const struct rms_norm_args *a, struct err *e)
 {
     const struct cuda_kern *c = cuda_of(k);
+    const int delay_ns = kern_planted() == KERN_FAULT_EARLY ? -1 : c->plant_delay_ns;
     if (a->n_rows == 0)
         return ERR_OK;
     if (a->d <= ELEM_NORM_LANES)
-        launch_early(norm_short, blocks_for(a->n_rows, WARPS), BLOCK, 0, c->stream, *a,
-                     c->plant_delay_ns);
+        launch_early(norm_short, blocks_for(a->n_rows, WARPS), BLOCK, 0, c->stream, *a, delay_ns);
     else
-        launch_early(norm_long, dim3((unsigned)a->n_rows), BLOCK, 0, c->stream, *a,
-                     c->plant_delay_ns);
+        launch_early(norm_long, dim3((unsigned)a->n_rows), BLOCK, 0, c->stream, *a, delay_ns);
     return cuda_launched("rms_norm", e);
 }
 

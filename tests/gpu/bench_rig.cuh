@@ -36,7 +36,8 @@ static void fill(void *p, size_t bytes, uint32_t mask)
 
 /* A matrix of random codes with small scales, as a checkpoint holds it; stacked n times. mode: a
  * block float; NULL: affine, or dense. */
-static struct ckpt_weight make_weight(int64_t rows, int64_t k, int bits, const char *mode)
+static __attribute__((unused)) struct ckpt_weight make_weight(int64_t rows, int64_t k, int bits,
+                                                              const char *mode)
 {
     struct ckpt_weight w = {};
     w.name = w.stored = "bench";
