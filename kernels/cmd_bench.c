@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include "common/cmd.h"
 #include "common/io.h"
@@ -73,6 +74,13 @@ static enum err_code open_engine(const struct engine_args *a, const struct engin
     return rc;
 }
 
+/* Of this process, mapped files included. */
+static json_int_t peak_memory(void)
+{
+    struct rusage u;
+    return getrusage(RUSAGE_SELF, &u) == 0 ? (json_int_t)u.ru_maxrss * 1024 : 0;
+}
+
 static enum err_code bench_engine(const struct engine_args *a, struct engine_options *o,
                                   json_t *out, struct err *e)
 {
@@ -86,6 +94,12 @@ static enum err_code bench_engine(const struct engine_args *a, struct engine_opt
         json_object_set_new(out, "model", json_string(a->shape ? a->shape : io_base(a->model)));
         json_object_set_new(out, "synthetic", json_boolean(a->shape != NULL));
         json_object_set_new(out, "load_seconds", json_real((double)(clock_ns() - at) * 1e-9));
+        const struct engine_times *t = engine_get_times(en);
+        json_object_set_new(out, "hash_seconds", json_real(t->hash));
+        json_object_set_new(out, "weights_seconds", json_real(t->weights));
+        json_object_set_new(out, "weights_bytes_per_s",
+                            json_real((double)p->weights / MAX2(t->weights, 1e-9)));
+        json_object_set_new(out, "peak_memory_bytes", json_integer(peak_memory()));
         json_object_set_new(out, "weight_bytes", json_integer((json_int_t)p->weights));
         json_object_set_new(out, "kv_bytes", json_integer((json_int_t)p->kv));
         json_object_set_new(out, "batch_tokens", json_integer(p->batch_tokens));
@@ -153,10 +167,14 @@ static void put_engine(struct strbuf *b, const json_t *en)
 {
     size_t i;
     const json_t *f;
-    strbuf_printf(b, "%s%s: %.3f GB of weights in %.3f s\n\n",
+    strbuf_printf(b,
+                  "%s%s: %.3f GB of weights in %.3f s: hashed in %.3f s, loaded in %.3f s at %.2f "
+                  "GB/s; peak host memory %.3f GB\n\n",
                   json_string_value(json_object_get(en, "model")),
                   json_is_true(json_object_get(en, "synthetic")) ? " (synthetic)" : "",
-                  number(en, "weight_bytes") * 1e-9, number(en, "load_seconds"));
+                  number(en, "weight_bytes") * 1e-9, number(en, "load_seconds"),
+                  number(en, "hash_seconds"), number(en, "weights_seconds"),
+                  number(en, "weights_bytes_per_s") * 1e-9, number(en, "peak_memory_bytes") * 1e-9);
     strbuf_printf(b, "%-8s %6s %8s %12s %12s %10s\n", "figure", "rows", "tokens", "tok/s", "ms",
                   "null arm");
     json_array_foreach(json_object_get(en, "figures"), i, f)

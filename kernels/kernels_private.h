@@ -105,6 +105,9 @@ MUST_USE enum err_code kern_source_init(struct kern_source *s,
 MUST_USE enum err_code kern_source_packed_row(const struct kern_source *s, int64_t r,
                                               uint8_t *codes, uint8_t *scales, uint8_t *biases,
                                               struct err *e);
+/* Rows [r, r + n) are not needed any more: what of a mapped file held them leaves this process's
+ * memory, a run of rows at a time, when the last of a run is passed. */
+void kern_source_passed(const struct kern_source *s, int64_t r, int64_t n);
 /* The global scale of row r; 1 where there is none. */
 float kern_source_global(const struct kern_source *s, int64_t r);
 /* The values of a packed weight as a dense one of `type` (rule 1: f32, or bf16 for mma90); its
@@ -150,7 +153,8 @@ enum kern_fault {
     KERN_FAULT_DEVICE,  /* a CUDA device adds chunk sums descending */
     KERN_FAULT_LAUNCH,  /* the same, unless it launches in its usual way */
     KERN_FAULT_GRAPH,   /* the same in recorded steps */
-    KERN_FAULT_TRAP     /* the device fails in the next step that may be recorded */
+    KERN_FAULT_TRAP,    /* the device fails in the next step that may be recorded */
+    KERN_FAULT_ORDER    /* a CUDA load takes the codes of the row after */
 };
 void kern_plant(enum kern_fault f);
 enum kern_fault kern_planted(void);

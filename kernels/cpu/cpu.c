@@ -5,6 +5,7 @@
  */
 #include <cpuid.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "common/par.h"
 #include "kernels/cpu/cpu_mma_private.h"
@@ -77,6 +78,20 @@ void *cpu_alloc_zeroed(size_t bytes)
     void *p = aligned_alloc(64, align_up(MAX2(bytes, (size_t)1), 64));
     if (p)
         memset(p, 0, bytes);
+    return p;
+}
+
+#define LARGE_PAGE ((size_t)2 << 20)
+
+void *cpu_alloc_weight(size_t bytes)
+{
+    const size_t align = bytes >= 4 * LARGE_PAGE ? LARGE_PAGE : 64;
+    if (bytes > SIZE_MAX - align)
+        return NULL;
+    bytes = align_up(MAX2(bytes, (size_t)1), align);
+    void *p = aligned_alloc(align, bytes);
+    if (p && align == LARGE_PAGE)
+        (void)madvise(p, bytes, MADV_HUGEPAGE);
     return p;
 }
 
@@ -198,8 +213,7 @@ static enum err_code rope_and_attention(struct kern *k, const struct attention_a
 #define SHARED                                                                                     \
     .rms_norm = cpu_rms_norm, .act_mul = cpu_act_mul, .add = cpu_add, .route = cpu_route,          \
     .route_scale = cpu_route_scale, .expert_gated = kern_gated_by_parts, .combine = cpu_combine,   \
-    .gather = cpu_gather,                                                                          \
-    .logits = cpu_logits, .row_hash = cpu_row_hash
+    .gather = cpu_gather, .logits = cpu_logits, .row_hash = cpu_row_hash
 
 static const struct kern_table tables[] = {
     [KERN_F32] = {MEMORY, SHARED, .weight_load = cpu_weight_load, .weight_free = cpu_weight_free,
