@@ -108,6 +108,8 @@ MUST_USE enum err_code kern_source_packed_row(const struct kern_source *s, int64
 /* Rows [r, r + n) are not needed any more: what of a mapped file held them leaves this process's
  * memory, a run of rows at a time, when the last of a run is passed. */
 void kern_source_passed(const struct kern_source *s, int64_t r, int64_t n);
+/* None is: pages at the edges of runs too, and those that came back beside others. */
+void kern_source_done(const struct kern_source *s);
 /* The global scale of row r; 1 where there is none. */
 float kern_source_global(const struct kern_source *s, int64_t r);
 /* The values of a packed weight as a dense one of `type` (rule 1: f32, or bf16 for mma90); its

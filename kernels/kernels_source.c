@@ -121,6 +121,12 @@ void kern_source_passed(const struct kern_source *s, int64_t r, int64_t n)
     }
 }
 
+void kern_source_done(const struct kern_source *s)
+{
+    for (int i = 0; i < s->n; i++)
+        ckpt_weight_drop(s->parts[i], 0, ckpt_weight_rows(s->parts[i]));
+}
+
 float kern_source_global(const struct kern_source *s, int64_t r)
 {
     const struct ckpt_weight *w = find_row(s, &r);

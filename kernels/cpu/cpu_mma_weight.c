@@ -234,6 +234,7 @@ static enum err_code load_tiles(struct load *l, int threads, struct err *e)
         goto out;
     }
     par_for(threads, l->w->n_tiles, load_tile, l);
+    kern_source_done(l->src);
     for (size_t i = 0; i < n && rc == ERR_OK; i++) {
         rc = l->rc[i];
         if (rc != ERR_OK && e)

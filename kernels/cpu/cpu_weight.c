@@ -228,6 +228,7 @@ static enum err_code fill(struct cpu_weight *w, const struct kern_source *s, int
     for (size_t i = 0; i < n; i++)
         l.shiftable[i] = true;
     par_for(threads, w->n_tiles, load_tile, &l);
+    kern_source_done(s);
     w->shiftable = true;
     for (size_t i = 0; i < n; i++) {
         w->shiftable &= l.shiftable[i];

@@ -42,6 +42,7 @@
 #include "kernels/cuda/cuda_copy.cuh"
 #include "kernels/cuda/cuda_frag.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
+#include "kernels/cuda/cuda_price.h"
 #include "kernels/cuda/cuda_product.h"
 #include "kernels/cuda/cuda_wgmma.cuh"
 
@@ -51,7 +52,7 @@
 #define SLOTS       (CONSUMERS * GROUP_SLOTS)
 #define BLOCK       (32 * WARPS * (CONSUMERS + 1))
 #define STAGES      3
-#define TILES       (KERN_SPLIT / KERN_TILE)
+#define TILES       (CUDA_PRICE ? 1 << 20 : KERN_SPLIT / KERN_TILE)
 #define ONES_BYTES  1024
 #define ROUNDS_MAX  2048 /* items of a block, at most */
 

@@ -24,6 +24,7 @@
 #include "kernels/cuda/cuda_product.h"
 
 #include "kernels/cuda/cuda_many.cuh"
+#include "kernels/cuda/cuda_price.h"
 #include "kernels/mma90.h"
 
 struct many_plan {
@@ -200,6 +201,10 @@ static void make_plan(const struct cuda_kern *c, const struct cuda_products *all
     if ((few || all->descending) && p->n_chunks > 1 && need <= c->scratch_bytes.linear) {
         p->slots = (float *)c->scratch_linear;
         p->n_items *= p->n_chunks;
+    }
+    if (CUDA_PRICE && !p->slots) {
+        p->chunk_pieces = o->n_pieces;
+        p->n_chunks = 1;
     }
 }
 

@@ -336,6 +336,7 @@ static enum err_code load_tiles(struct kern *k, const struct kern_source *s,
         rc = load_batched(k, &l, threads, e);
     else
         rc = send_rows(k, &l, threads, e);
+    kern_source_done(s);
     free(l.rc);
     free(l.err);
     return rc;
