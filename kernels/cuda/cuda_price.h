@@ -11,9 +11,9 @@
 #define ASSAY_KERNELS_CUDA_CUDA_PRICE_H
 
 #ifdef ASSAY_CONTRACT_PRICE
-#define CUDA_PRICE true
+enum { CUDA_PRICE = 1 };
 #else
-#define CUDA_PRICE false
+enum { CUDA_PRICE = 0 };
 #endif
 
 #endif
