@@ -271,6 +271,7 @@ static enum err_code take_resources(struct cuda_kern *c, struct err *e)
     TRY(cudaMallocHost((void **)&c->staging, (size_t)CUDA_STAGES * CUDA_STAGE_BYTES),
         "pinned memory");
     TRY(cudaMalloc((void **)&c->staging_device, SLOT_BYTES), "allocation");
+    TRY(cudaMemsetAsync(c->staging_device, 0, SLOT_BYTES, c->stream), "clearing memory");
     TRY(cudaMallocHost((void **)&c->fault_seen, sizeof *c->fault_seen), "pinned memory");
     TRY(cudaMalloc((void **)&c->fault, sizeof *c->fault), "allocation");
     TRY(cudaMemsetAsync(c->fault, 0, sizeof *c->fault, c->stream), "clearing memory");
