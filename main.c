@@ -15,14 +15,18 @@ struct command {
 };
 
 static const struct command commands[] = {
+#ifndef ASSAY_CONTRACT_PRICE /* what that build computes is nobody's result */
     {"quantize", cmd_quantize, "plan a recipe over a checkpoint and write the packed one"},
     {"convert", cmd_convert, "between containers; requantize, expand"},
     {"inspect", cmd_inspect, "what a checkpoint is"},
     {"infer", cmd_infer, "run a prompt file, score a text, answer one prompt"},
     {"compare", cmd_compare, "run or read variants, report and judge"},
     {"sweep", cmd_sweep, "a grid of variants against an accepted baseline, for cron"},
+#endif
     {"bench", cmd_bench, "every kernel and the engine, against this machine's limit"},
+#ifndef ASSAY_CONTRACT_PRICE
     {"doctor", cmd_doctor, "what this machine can do, and why not"},
+#endif
 };
 
 /* OpenMP's waiting threads spin for some 10 ms before they sleep: right on an idle machine, ruinous

@@ -78,6 +78,7 @@ struct ckpt_weight {
     int rope_heads; /* GGUF llama q/k: rows are permuted inside this many heads; else 0 */
     bool minus_one; /* Gemma norms in GGUF are stored plus one */
     int row_step;   /* rows lie this many stored rows apart; 0: one behind another */
+    bool mapped;    /* all data are views of mapped files: ckpt_weight_drop */
     const struct ckpt_strides *strides; /* CKPT_DENSE; NULL: elements lie one behind another */
 };
 
@@ -115,6 +116,9 @@ int64_t ckpt_weight_at(const struct ckpt_weight *w, int64_t r, struct ckpt_block
 size_t ckpt_weight_row_bytes(const struct ckpt_weight *w);
 /* Bytes of one stored row's scales, which are those of its biases; 0 unless packed. */
 size_t ckpt_weight_scale_bytes(const struct ckpt_weight *w);
+/* Stored rows [row0, row0 + n) are not needed for now: of a mapped file, their pages leave this
+ * process's memory, and come back when they are read again. */
+void ckpt_weight_drop(const struct ckpt_weight *w, int64_t row0, int64_t n);
 /* Exact f32 values of canonical rows [row0, row0 + n) into out[n * k]: dense as it is, affine as
  * fmaf(q, s, b), block floats as element * s, GGML as its reference, compressed-tensors as
  * (q - zero) * s. ERR_INPUT for a type that cannot be decoded. */

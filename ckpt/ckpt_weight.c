@@ -3,6 +3,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/ct_layout.h"
+#include "common/io.h"
 
 int64_t ckpt_weight_rows(const struct ckpt_weight *w)
 {
@@ -85,6 +86,25 @@ int64_t ckpt_weight_at(const struct ckpt_weight *w, int64_t r, struct ckpt_block
     if (at->biases)
         at->biases += (size_t)r * ckpt_weight_scale_bytes(w);
     return together;
+}
+
+void ckpt_weight_drop(const struct ckpt_weight *w, int64_t row0, int64_t n)
+{
+    const int64_t block = ckpt_weight_rows(w) / (w->blocks ? w->dim[0] : 1);
+    const int64_t step = MAX2(w->row_step, 1);
+    if (!w->mapped || w->strides || w->enc == CKPT_CT)
+        return;
+    for (int64_t some; n > 0; row0 += some, n -= some) {
+        struct ckpt_block at;
+        some = MIN2(n, block - row0 % block);
+        size_t rows = (size_t)((some - 1) * step + 1);
+        ckpt_weight_at(w, row0, &at);
+        io_map_drop(at.data, rows * ckpt_weight_row_bytes(w));
+        if (at.scales)
+            io_map_drop(at.scales, rows * ckpt_weight_scale_bytes(w));
+        if (at.biases)
+            io_map_drop(at.biases, rows * ckpt_weight_scale_bytes(w));
+    }
 }
 
 void ckpt_weight_stored_row(const struct ckpt_weight *w, int64_t r, void *out)

@@ -342,6 +342,11 @@ const char *source_path(struct source *s, size_t i)
     return path ? path : s->entries[i].name;
 }
 
+bool source_maps(const struct source *s)
+{
+    return !s->archive;
+}
+
 enum err_code source_data(struct source *s, size_t i, const uint8_t **data, size_t *bytes,
                           struct err *e)
 {

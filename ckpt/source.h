@@ -27,6 +27,8 @@ bool source_find(const struct source *s, const char *name, size_t *i);
 /* The path of an entry as a user would write it, in the source's memory; out of memory it is the
  * bare name. */
 const char *source_path(struct source *s, size_t i);
+/* Entries are files of their own, mapped: no archive, whose members may be plain memory. */
+bool source_maps(const struct source *s);
 MUST_USE enum err_code source_data(struct source *s, size_t i, const uint8_t **data, size_t *bytes,
                                    struct err *e);
 

@@ -12,6 +12,7 @@
 #include "ckpt/mlx_layout.h"
 #include "ckpt/names.h"
 #include "ckpt/gguf.h"
+#include "ckpt/source.h"
 
 /* A tensor and the file that it came from. */
 struct item {
@@ -290,6 +291,29 @@ static int compare_weights(const void *a, const void *b)
     return strcmp(((const struct ckpt_weight *)a)->name, ((const struct ckpt_weight *)b)->name);
 }
 
+static bool in_file(const struct checkpoint *c, const uint8_t *p)
+{
+    for (size_t i = 0; p && i < c->n_files; i++) {
+        if (p >= c->files[i]->file_data && p < c->files[i]->file_data + c->files[i]->file_bytes)
+            return true;
+    }
+    return !p;
+}
+
+/* Some weights are made by the reader and lie in its memory. */
+static void note_maps(struct checkpoint *c)
+{
+    for (size_t i = 0; source_maps(c->priv->source) && i < c->n_weights; i++) {
+        struct ckpt_weight *w = &c->weights[i];
+        const struct ckpt_block whole = {w->data, w->scales, w->biases, w->globals};
+        const struct ckpt_block *blocks = w->blocks ? w->blocks : &whole;
+        w->mapped = true;
+        for (int64_t b = 0; b < (w->blocks ? w->dim[0] : 1); b++)
+            w->mapped &= in_file(c, blocks[b].data) && in_file(c, blocks[b].scales) &&
+                         in_file(c, blocks[b].biases);
+    }
+}
+
 enum err_code weight_list_build(struct checkpoint *c, struct err *e)
 {
     struct items all = {NULL, 0};
@@ -317,5 +341,6 @@ enum err_code weight_list_build(struct checkpoint *c, struct err *e)
             return err_set(e, ERR_INPUT, "tensors '%s' and '%s' are both '%s'",
                            c->weights[i - 1].stored, c->weights[i].stored, c->weights[i].name);
     }
+    note_maps(c);
     return ERR_OK;
 }

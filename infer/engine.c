@@ -11,6 +11,7 @@
 
 #include "common/arena.h"
 #include "common/hash.h"
+#include "common/log.h"
 #include "infer/engine_private.h"
 #include "infer/kv.h"
 
@@ -20,6 +21,7 @@ struct engine {
     struct engine_plan plan;
     struct arena *arena; /* host memory; sealed after engine_new */
     char fingerprint[SHA256_HEX];
+    struct engine_times times;
     /* Device blocks. */
     uint8_t *scratch, *kv, *out_dev;
     int32_t *in_dev;
@@ -159,10 +161,14 @@ enum err_code engine_new(struct engine **out, const struct checkpoint *c,
     }
     if (rc == ERR_OK)
         rc = fill_ropes(en, &z, e);
+    uint64_t began = clock_ns();
     if (rc == ERR_OK)
         rc = engine_hash_weights(c, model_hparams(en->m), en->k, en->fingerprint, e);
+    uint64_t hashed = clock_ns();
     if (rc == ERR_OK)
         rc = model_load(en->m, en->k, e);
+    en->times.hash = (double)(hashed - began) * 1e-9;
+    en->times.weights = (double)(clock_ns() - hashed) * 1e-9;
 out:
     if (rc != ERR_OK) {
         engine_free(en);
@@ -198,6 +204,11 @@ const struct engine_plan *engine_get_plan(const struct engine *en)
 const struct hparams *engine_hparams(const struct engine *en)
 {
     return model_hparams(en->m);
+}
+
+const struct engine_times *engine_get_times(const struct engine *en)
+{
+    return &en->times;
 }
 
 struct kern *engine_kern(const struct engine *en)

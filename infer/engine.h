@@ -43,6 +43,11 @@ MUST_USE enum err_code engine_new(struct engine **en, const struct checkpoint *c
 void engine_free(struct engine *en);
 const struct engine_plan *engine_get_plan(const struct engine *en);
 const struct hparams *engine_hparams(const struct engine *en);
+/* What making it took: reading all weights for the fingerprint, and bringing them to the device. */
+struct engine_times {
+    double hash, weights; /* seconds */
+};
+const struct engine_times *engine_get_times(const struct engine *en);
 struct kern *engine_kern(const struct engine *en);
 /* SHA-256 hex of what decides bits: weights' hashes, hyperparameters, arithmetic; 64 digits. */
 const char *engine_fingerprint(const struct engine *en);

@@ -5,6 +5,7 @@
 
 #include "ckpt/ct_layout.h"
 #include "common/hash.h"
+#include "common/io.h"
 #include "common/par.h"
 #include "infer/engine_private.h"
 #include "infer/kv.h"
@@ -208,6 +209,20 @@ struct digests {
     bool *done;
 };
 
+#define HASH_PIECE ((size_t)4 << 20)
+
+/* Bytes of a weight; a mapped file's leave memory again as they are read. */
+static void digest_bytes(const struct ckpt_weight *w, struct sha256 *s, const uint8_t *p,
+                         size_t bytes)
+{
+    for (size_t n; bytes; p += n, bytes -= n) {
+        n = MIN2(bytes, HASH_PIECE);
+        sha256_update(s, p, n);
+        if (w->mapped)
+            io_map_drop(p, n);
+    }
+}
+
 /* All data, then all scales, then all biases: the same whether experts lie together or not. */
 static bool digest_blocks(const struct ckpt_weight *w, struct sha256 *s)
 {
@@ -219,11 +234,11 @@ static bool digest_blocks(const struct ckpt_weight *w, struct sha256 *s)
     if (ckpt_weight_packed(w))
         bytes = (size_t)rows * ckpt_weight_row_bytes(w);
     for (int64_t b = 0; b < n_blocks; b++)
-        sha256_update(s, blocks[b].data, bytes);
+        digest_bytes(w, s, blocks[b].data, bytes);
     for (int64_t b = 0; blocks[0].scales && b < n_blocks; b++)
-        sha256_update(s, blocks[b].scales, scales);
+        digest_bytes(w, s, blocks[b].scales, scales);
     for (int64_t b = 0; blocks[0].biases && b < n_blocks; b++)
-        sha256_update(s, blocks[b].biases, scales);
+        digest_bytes(w, s, blocks[b].biases, scales);
     for (int64_t m = 0; m < ckpt_weight_n_globals(w); m++) {
         int64_t r = m * (ckpt_weight_rows(w) / ckpt_weight_n_globals(w));
         sha256_update(s, ckpt_weight_stored_global(w, r), 4);

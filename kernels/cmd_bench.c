@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include "common/cmd.h"
 #include "common/io.h"
@@ -12,6 +13,7 @@
 #include "infer/model_opts.h"
 #include "infer/shapes.h"
 #include "kernels/cpu/cpu_bench.h"
+#include "kernels/cuda/cuda_measure.h"
 #include "quant/quantize.h"
 
 #define ENGINE_ROWS_MAX 4096
@@ -21,8 +23,8 @@
 
 /* What is asked of the engine part. */
 struct engine_args {
-    const char *model, *shape; /* one of the two, or neither */
-    const char *rows, *prompt; /* lists; NULL: the default of the device */
+    const char *model, *shape;         /* one of the two, or neither */
+    const char *rows, *prompt, *mixed; /* lists; NULL: the default of the device */
     struct engine_bench bench;
 };
 
@@ -50,6 +52,16 @@ static enum err_code read_lists(struct engine_args *a, bool cpu, struct err *e)
     enum err_code rc = parse_list(few, "rows", a->bench.rows, &a->bench.n_rows, e);
     if (rc == ERR_OK)
         rc = parse_list(prompt, "prefill", a->bench.prompt, &a->bench.n_prompt, e);
+    if (rc == ERR_OK)
+        rc = parse_list(a->mixed ? a->mixed
+                        : cpu    ? ""
+                                 : "8,64",
+                        "mixed", a->bench.mixed, &a->bench.n_mixed, e);
+    for (int i = 0; rc == ERR_OK && i < a->bench.n_mixed; i++) {
+        if (a->bench.mixed[i] > ENGINE_ROWS_MAX)
+            rc = err_set(e, ERR_USAGE, "--mixed %lld, expected at most %d",
+                         (long long)a->bench.mixed[i], ENGINE_ROWS_MAX);
+    }
     for (int i = 0; rc == ERR_OK && i < a->bench.n_rows; i++) {
         if (a->bench.rows[i] > ENGINE_ROWS_MAX)
             rc = err_set(e, ERR_USAGE, "--rows %lld, expected at most %d",
@@ -73,6 +85,13 @@ static enum err_code open_engine(const struct engine_args *a, const struct engin
     return rc;
 }
 
+/* Of this process, mapped files included. */
+static json_int_t peak_memory(void)
+{
+    struct rusage u;
+    return getrusage(RUSAGE_SELF, &u) == 0 ? (json_int_t)u.ru_maxrss * 1024 : 0;
+}
+
 static enum err_code bench_engine(const struct engine_args *a, struct engine_options *o,
                                   json_t *out, struct err *e)
 {
@@ -86,6 +105,12 @@ static enum err_code bench_engine(const struct engine_args *a, struct engine_opt
         json_object_set_new(out, "model", json_string(a->shape ? a->shape : io_base(a->model)));
         json_object_set_new(out, "synthetic", json_boolean(a->shape != NULL));
         json_object_set_new(out, "load_seconds", json_real((double)(clock_ns() - at) * 1e-9));
+        const struct engine_times *t = engine_get_times(en);
+        json_object_set_new(out, "hash_seconds", json_real(t->hash));
+        json_object_set_new(out, "weights_seconds", json_real(t->weights));
+        json_object_set_new(out, "weights_bytes_per_s",
+                            json_real((double)p->weights / MAX2(t->weights, 1e-9)));
+        json_object_set_new(out, "peak_memory_bytes", json_integer(peak_memory()));
         json_object_set_new(out, "weight_bytes", json_integer((json_int_t)p->weights));
         json_object_set_new(out, "kv_bytes", json_integer((json_int_t)p->kv));
         json_object_set_new(out, "batch_tokens", json_integer(p->batch_tokens));
@@ -138,14 +163,34 @@ static void put_kernels(struct strbuf *b, const json_t *all)
     size_t i;
     const json_t *k;
     strbuf_printf(b, "read bandwidth %.1f GB/s\n\n", number(all, "stream_bytes_per_s") * 1e-9);
-    strbuf_printf(b, "%-10s %-42s %12s %8s %9s %8s\n", "kernel", "shape", "us", "GB/s", "GFLOP/s",
-                  "stream");
+    strbuf_printf(b, "%-10s %-46s %12s %8s %9s %8s %10s\n", "kernel", "shape", "us", "GB/s",
+                  "GFLOP/s", "stream", "null arm");
     json_array_foreach(json_object_get(all, "kernels"), i, k)
-        strbuf_printf(b, "%-10s %-42s %12.1f %8.2f %9.1f %7.1f%%\n",
+    {
+        strbuf_printf(b, "%-10s %-46s %12.1f %8.2f %9.1f %7.1f%%",
                       json_string_value(json_object_get(k, "kernel")),
                       json_string_value(json_object_get(k, "shape")), number(k, "seconds") * 1e6,
                       number(k, "bytes_per_s") * 1e-9, number(k, "flop_per_s") * 1e-9,
                       number(k, "stream_share") * 100);
+        if (json_object_get(k, "null_ratio"))
+            strbuf_printf(b, " %+9.2f%%", (number(k, "null_ratio") - 1) * 100);
+        strbuf_putc(b, '\n');
+    }
+    strbuf_putc(b, '\n');
+}
+
+static void put_pass(struct strbuf *b, const json_t *all)
+{
+    size_t i;
+    const json_t *k;
+    strbuf_printf(b, "linear layers of an 8B model, 4 bits, against cuBLAS in bf16\n\n");
+    strbuf_printf(b, "%6s %10s %9s %10s %9s %7s %10s\n", "rows", "ms", "TFLOP/s", "cuBLAS ms",
+                  "TFLOP/s", "ratio", "null arm");
+    json_array_foreach(json_object_get(all, "linear_pass"), i, k) strbuf_printf(
+        b, "%6lld %10.3f %9.1f %10.3f %9.1f %7.3f %+9.2f%%\n", (long long)number(k, "rows"),
+        number(k, "seconds") * 1e3, number(k, "flop_per_s") * 1e-12,
+        number(k, "blas_seconds") * 1e3, number(k, "blas_flop_per_s") * 1e-12, number(k, "ratio"),
+        (number(k, "null_ratio") - 1) * 100);
     strbuf_putc(b, '\n');
 }
 
@@ -153,19 +198,24 @@ static void put_engine(struct strbuf *b, const json_t *en)
 {
     size_t i;
     const json_t *f;
-    strbuf_printf(b, "%s%s: %.3f GB of weights in %.3f s\n\n",
+    strbuf_printf(b,
+                  "%s%s: %.3f GB of weights in %.3f s: hashed in %.3f s, loaded in %.3f s at %.2f "
+                  "GB/s; peak host memory %.3f GB\n\n",
                   json_string_value(json_object_get(en, "model")),
                   json_is_true(json_object_get(en, "synthetic")) ? " (synthetic)" : "",
-                  number(en, "weight_bytes") * 1e-9, number(en, "load_seconds"));
+                  number(en, "weight_bytes") * 1e-9, number(en, "load_seconds"),
+                  number(en, "hash_seconds"), number(en, "weights_seconds"),
+                  number(en, "weights_bytes_per_s") * 1e-9, number(en, "peak_memory_bytes") * 1e-9);
     strbuf_printf(b, "%-8s %6s %8s %12s %12s %10s\n", "figure", "rows", "tokens", "tok/s", "ms",
                   "null arm");
     json_array_foreach(json_object_get(en, "figures"), i, f)
     {
         bool decode = json_object_get(f, "rows") != NULL;
+        bool tokens = json_object_get(f, "tokens") != NULL;
         strbuf_printf(b, "%-8s %6lld %8lld %12.1f %12.3f %+9.2f%%\n",
                       json_string_value(json_object_get(f, "what")),
                       decode ? (long long)number(f, "rows") : 1ll,
-                      (long long)number(f, decode ? "context" : "tokens"), number(f, "tok_per_s"),
+                      (long long)number(f, tokens ? "tokens" : "context"), number(f, "tok_per_s"),
                       number(f, "seconds") * 1e3, (number(f, "null_ratio") - 1) * 100);
     }
 }
@@ -179,13 +229,33 @@ static void put_text(struct strbuf *b, const json_t *all)
                   (long long)json_integer_value(json_object_get(all, "threads")));
     if (json_object_get(all, "kernels"))
         put_kernels(b, all);
+    if (json_object_get(all, "linear_pass"))
+        put_pass(b, all);
     if (json_object_get(all, "engine"))
         put_engine(b, json_object_get(all, "engine"));
 }
 
-/* Kernel by kernel is for the CPU: other devices have no memory that the host writes. */
-static enum err_code run_bench(struct engine_args *a, bool kernels, struct engine_options *o,
-                               json_t *all, struct err *e)
+/* Kernel by kernel, and against cuBLAS. */
+static enum err_code bench_kernels(struct kern *k, const struct engine_args *a, bool kernels,
+                                   bool blas, json_t *all, struct err *e)
+{
+    const bool cpu = strcmp(kern_device(k), "cpu") == 0;
+    enum err_code rc = ERR_OK;
+    if (kernels && cpu)
+        rc = cpu_bench_run(k, a->bench.seconds, a->bench.interrupted, all, e);
+#ifdef ASSAY_HAVE_CUDA
+    if (kernels && !cpu)
+        rc = cuda_bench_run(k, a->bench.rounds, a->bench.interrupted, all, e);
+    if (rc == ERR_OK && blas && !cpu)
+        rc = cuda_blas_run(k, a->bench.rounds, a->bench.interrupted, all, e);
+#endif
+    if (rc == ERR_OK && blas && cpu)
+        rc = err_set(e, ERR_USAGE, "--cublas is for CUDA, not for %s", kern_device(k));
+    return rc;
+}
+
+static enum err_code run_bench(struct engine_args *a, bool kernels, bool blas,
+                               struct engine_options *o, json_t *all, struct err *e)
 {
     struct kern *k = NULL;
     enum err_code rc = kern_open(&k, &o->kern, e);
@@ -196,8 +266,7 @@ static enum err_code run_bench(struct engine_args *a, bool kernels, struct engin
     json_object_set_new(all, "device", json_string(kern_device(k)));
     json_object_set_new(all, "variant", json_string(kern_isa(k)));
     json_object_set_new(all, "threads", json_integer(kern_threads(k)));
-    if (kernels && cpu)
-        rc = cpu_bench_run(k, a->bench.seconds, a->bench.interrupted, all, e);
+    rc = bench_kernels(k, a, kernels, blas, all, e);
     kern_close(k);
     if (rc != ERR_OK || (!a->model && !a->shape))
         return rc;
@@ -230,15 +299,16 @@ static enum err_code check_args(const struct engine_args *a, const char *make,
 
 enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct err *e)
 {
-    bool json = false, help = false, kernels = true;
+    bool json = false, help = false, kernels = true, blas = false;
     const char *make = NULL;
     int64_t rounds = 5;
     struct engine_args a = {.bench = {.context = 1024, .seconds = 0.2}};
     struct model_opts how;
-    struct opt opts[12 + MODEL_OPTS_ROWS] = {
+    struct opt opts[14 + MODEL_OPTS_ROWS] = {
         {OPT_FLAG, 0, "json", &json, 0, 0, NULL, NULL, "Print JSON."},
-        {OPT_FLAG, 0, "kernels", &kernels, 0, 0, NULL, NULL,
-         "kernel by kernel, on the CPU (default)"},
+        {OPT_FLAG, 0, "kernels", &kernels, 0, 0, NULL, NULL, "kernel by kernel (default)"},
+        {OPT_FLAG, 0, "cublas", &blas, 0, 0, NULL, NULL,
+         "the linear layers of an 8B model against cuBLAS of this machine"},
         {OPT_DOUBLE, 0, "seconds", &a.bench.seconds, 0, 60, NULL, "S",
          "time for each figure (default 0.2)"},
         {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "The whole engine"},
@@ -251,6 +321,9 @@ enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct
          "decode so many rows (default 1,8,16,32,64; on the CPU 1,16)"},
         {OPT_STRING, 0, "prefill", &a.prompt, 0, 0, NULL, "N,N",
          "prefill so many tokens (default 512,2048,8192; on the CPU 512)"},
+        {OPT_STRING, 0, "mixed", &a.mixed, 0, 0, NULL, "N,N",
+         "decode so many rows beside a piece of a prompt that fills the step (default 8,64; on the "
+         "CPU none)"},
         {OPT_INT, 0, "context", &a.bench.context, 1, 1 << 20, NULL, "N",
          "tokens before each decoded one (default 1024)"},
         {OPT_INT, 0, "rounds", &rounds, 1, 1000, NULL, "N",
@@ -258,7 +331,7 @@ enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct
         {OPT_STRING, 0, "make-checkpoint", &make, 0, 0, NULL, "SHAPE",
          "only write a synthetic checkpoint of that shape into the folder DIR"},
     };
-    size_t n = 11;
+    size_t n = 13;
     model_opts_init(&how);
     model_opts_rows(&how, opts, &n);
     opts[n].type = OPT_END;
@@ -266,9 +339,9 @@ enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct
         .name = "bench",
         .usage = "[-m MODEL | --shape NAME] [--json] | --make-checkpoint SHAPE DIR",
         .about =
-            "Measures every kernel of the CPU (bytes and operations per second, and the share "
-            "of this machine's read bandwidth, each the best of its runs) and the whole engine "
-            "on any device (medians beside a null arm).",
+            "Measures every kernel (bytes and operations per second, and the share of this "
+            "device's read bandwidth; on the CPU each the best of its runs, on CUDA medians with "
+            "the cache flushed) and the whole engine (medians beside a null arm).",
         .opts = opts,
         .args_max = 1};
     struct opt_list pos = {0};
@@ -284,7 +357,7 @@ enum err_code cmd_bench(int argc, char **argv, const struct cmd_env *env, struct
         a.bench.interrupted = env->interrupted;
         rc = model_opts_engine(&how, &o, e);
         if (rc == ERR_OK)
-            rc = run_bench(&a, kernels, &o, all, e);
+            rc = run_bench(&a, kernels, blas, &o, all, e);
         if (rc == ERR_OK)
             rc = print(all, json, e);
         json_decref(all);

@@ -116,6 +116,11 @@ MUST_USE enum err_code kern_source_init(struct kern_source *s,
 MUST_USE enum err_code kern_source_packed_row(const struct kern_source *s, int64_t r,
                                               uint8_t *codes, uint8_t *scales, uint8_t *biases,
                                               struct err *e);
+/* Rows [r, r + n) are not needed any more: what of a mapped file held them leaves this process's
+ * memory, a run of rows at a time, when the last of a run is passed. */
+void kern_source_passed(const struct kern_source *s, int64_t r, int64_t n);
+/* None is: pages at the edges of runs too, and those that came back beside others. */
+void kern_source_done(const struct kern_source *s);
 /* The global scale of row r; 1 where there is none. */
 float kern_source_global(const struct kern_source *s, int64_t r);
 /* The values of a packed weight as a dense one of `type` (rule 1: f32, or bf16 for mma90); its
@@ -163,6 +168,7 @@ enum kern_fault {
     KERN_FAULT_GRAPH,   /* the same in recorded steps */
     KERN_FAULT_TRAP,    /* the device fails in the next step that may be recorded */
     KERN_FAULT_SAMPLE,  /* a CUDA device draws an eighth of the sum too far down */
+    KERN_FAULT_ORDER,   /* a CUDA load takes the codes of the row after */
     /* Races on a CUDA device: nothing but timing decides. */
     KERN_FAULT_ARRIVAL, /* the plain path; atomics add chunk sums as blocks arrive */
     KERN_FAULT_EARLY /* products read x without a wait for the norm that makes it, which dawdles */

@@ -13,6 +13,17 @@ static enum dtype part_dtype(const struct ckpt_weight *w)
     return w->enc == CKPT_DENSE ? w->dtype : DT_F32;
 }
 
+#define DROP_BYTES ((size_t)1 << 20)
+
+/* What a weight's rows take where they are stored; 0: not known here. */
+static size_t stored_bytes(const struct ckpt_weight *w)
+{
+    size_t scales = ckpt_weight_scale_bytes(w), bytes;
+    size_t row = ckpt_weight_row_bytes(w) + scales * (w->enc == CKPT_AFFINE ? 2 : 1);
+    bool known = w->enc != CKPT_CT && !w->strides;
+    return known && checked_mul(row, (size_t)ckpt_weight_rows(w), &bytes) ? bytes : 0;
+}
+
 static enum err_code check_part(const struct kern_source *s, const struct ckpt_weight *w,
                                 struct err *e)
 {
@@ -24,6 +35,9 @@ static enum err_code check_part(const struct kern_source *s, const struct ckpt_w
     if (w->enc == CKPT_DENSE && w->dtype != DT_F32 && w->dtype != DT_F16 && w->dtype != DT_BF16)
         return err_set(e, ERR_INPUT, "%s: type %s, expected F32, F16 or BF16", w->name,
                        dtype_name(w->dtype));
+    if (w->bytes && w->bytes < stored_bytes(w))
+        return err_set(e, ERR_INPUT, "%s: %zu bytes, expected %zu", w->name, w->bytes,
+                       stored_bytes(w));
     return ERR_OK;
 }
 
@@ -87,6 +101,30 @@ static const struct ckpt_weight *find_row(const struct kern_source *s, int64_t *
     while (*r >= ckpt_weight_rows(s->parts[i]))
         *r -= ckpt_weight_rows(s->parts[i++]);
     return s->parts[i];
+}
+
+void kern_source_passed(const struct kern_source *s, int64_t r, int64_t n)
+{
+    const int64_t end = r + n;
+    int64_t first = 0;
+    for (int i = 0; i < s->n; i++) {
+        const int64_t rows = ckpt_weight_rows(s->parts[i]);
+        int64_t from = MAX2(r, first) - first, to = MIN2(end, first + rows) - first;
+        /* Whole runs, when their last row is passed: a page holds rows of more than one tile. */
+        int64_t run = MAX2((int64_t)(DROP_BYTES / MAX2(ckpt_weight_row_bytes(s->parts[i]), 1)), 1);
+        for (int64_t at = from / run * run; from < to && at < to; at += run) {
+            int64_t last = MIN2(at + run, rows);
+            if (last <= to)
+                ckpt_weight_drop(s->parts[i], at, last - at);
+        }
+        first += rows;
+    }
+}
+
+void kern_source_done(const struct kern_source *s)
+{
+    for (int i = 0; i < s->n; i++)
+        ckpt_weight_drop(s->parts[i], 0, ckpt_weight_rows(s->parts[i]));
 }
 
 float kern_source_global(const struct kern_source *s, int64_t r)

@@ -1,7 +1,7 @@
 /* test_cuda_order.c: the device order of weights is a permutation: what the checkpoint holds can be
  * read back from it, and nothing else is in it. Runs without a device.
  */
-#include "kernels/cuda/cuda_order.h"
+#include "kernels/cuda/cuda_gather.h"
 #include "tests/kernels_fixture.h"
 
 static struct rng rng = {.seed = 31};
@@ -231,6 +231,116 @@ START_TEST(the_largest_scale_chooses)
 }
 END_TEST
 
+/* ---- gathered word by word, the order is the same -----------------------------------------------
+ */
+
+/* The first byte in which the tiles of rows differ that are gathered, and those put row by row; -1:
+ * none. `shift` rows: a planted fault. */
+static int64_t gather_differs(const struct cuda_order *o, const struct cuda_staged *s, int shift)
+{
+    size_t tile_bytes = (size_t)o->n_pieces * (size_t)o->piece_bytes;
+    size_t scale_bytes =
+        o->group ? (size_t)(o->k / o->group) * (size_t)qformat_scale_size(s->type) : 0;
+    struct cuda_staged moved = *s;
+    uint8_t *tile = malloc(tile_bytes);
+    int64_t bad = -1;
+    moved.codes += (size_t)shift * s->row_bytes;
+    for (int64_t t = 0; t * CUDA_TILE_ROWS < s->rows && bad < 0; t++) {
+        memset(tile, 0, tile_bytes);
+        for (int row = 0; row < CUDA_TILE_ROWS && t * CUDA_TILE_ROWS + row < s->rows; row++) {
+            size_t r = (size_t)(t * CUDA_TILE_ROWS + row);
+            struct cuda_order_row from = {s->codes + r * s->row_bytes, s->scales + r * scale_bytes,
+                                          s->biases + r * scale_bytes, s->type, 1};
+            uint16_t values[1024];
+            from.global = s->globals ? load_f32(s->globals + 4 * r) : 1;
+            for (int64_t i = 0; o->bits == CUDA_DENSE && i < o->k; i++)
+                values[i] = bf16_from_f32(qformat_scale(from.codes, s->type, i));
+            if (o->bits == CUDA_DENSE)
+                cuda_order_put_values(o, tile, row, values);
+            else
+                cuda_order_put(o, tile, row, &from);
+        }
+        for (size_t w = 0; w < tile_bytes / 4 && bad < 0; w++) {
+            int per = o->piece_bytes / 4;
+            uint32_t got = cuda_gather_word(o, &moved, t, (int)w / per, (int)w % per);
+            if (got != load_u32(tile + 4 * w))
+                bad = (int64_t)(4 * w) + t * (int64_t)tile_bytes;
+        }
+    }
+    free(tile);
+    return bad;
+}
+
+#define GATHER_ROWS 37
+
+static struct cuda_staged staged_of(const struct fix_weight *f, enum dtype type, size_t row_bytes)
+{
+    return (struct cuda_staged){.codes = f->data,
+                                .scales = f->scales,
+                                .biases = f->biases,
+                                .type = type,
+                                .row_bytes = row_bytes,
+                                .rows = GATHER_ROWS};
+}
+
+/* Every affine format and encoding of its scales; the last piece is whole or not. */
+START_TEST(affine_is_gathered)
+{
+    static const enum dtype scales[] = {DT_BF16, DT_F16, DT_F32};
+    for (size_t g = 0; g < ARRAY_LEN(groups); g++)
+        for (size_t s = 0; s < ARRAY_LEN(scales); s++)
+            for (int64_t k = 3 * groups[g]; k <= 4 * groups[g]; k += groups[g])
+                for (enum cuda_scale e = CUDA_SCALE_LOW; e <= CUDA_SCALE_F32; e++) {
+                    struct qformat q = {all_bits[_i], groups[g], scales[s]};
+                    bool bf16 = e <= CUDA_SCALE_BF16;
+                    if (bf16 ? scales[s] != DT_BF16 : e != scale_of(scales[s]))
+                        continue;
+                    if (e == CUDA_SCALE_LOW && q.bits != 4)
+                        continue;
+                    struct cuda_order o = cuda_order_packed(q, e, k);
+                    struct fix_weight f = fix_affine(&rng, GATHER_ROWS + 1, k, q, 0.02f);
+                    struct cuda_staged at = staged_of(&f, scales[s], qformat_row_bytes(q, k));
+                    ck_assert_int_eq(gather_differs(&o, &at, 0), -1);
+                    ck_assert_int_ne(gather_differs(&o, &at, 1), -1);
+                    fix_weight_free(&f);
+                }
+}
+END_TEST
+
+START_TEST(block_floats_are_gathered)
+{
+    struct qformat q = block_cases[_i].q;
+    for (int64_t k = CUDA_PIECE_K + 32; k <= 2 * CUDA_PIECE_K; k += 96) {
+        struct cuda_order o = cuda_order_packed(q, block_cases[_i].scale, k);
+        struct fix_weight f = fix_mx(&rng, GATHER_ROWS + 1, k, q, FIX_BLOCK_HOSTILE);
+        struct cuda_staged at = staged_of(&f, q.scale, qformat_row_bytes(q, k));
+        float globals[GATHER_ROWS];
+        for (int i = 0; i < GATHER_ROWS; i++)
+            globals[i] = 0.5f + (float)i;
+        if (o.scale == CUDA_SCALE_GLOBAL)
+            at.globals = (const uint8_t *)globals;
+        ck_assert_int_eq(gather_differs(&o, &at, 0), -1);
+        ck_assert_int_ne(gather_differs(&o, &at, 1), -1);
+        fix_weight_free(&f);
+    }
+}
+END_TEST
+
+START_TEST(dense_is_gathered)
+{
+    static const enum dtype types[] = {DT_BF16, DT_F16, DT_F32};
+    for (int64_t k = 3 * CUDA_PIECE_K - 11; k <= 3 * CUDA_PIECE_K; k += 11) {
+        struct cuda_order o = cuda_order_dense(k);
+        struct fix_weight f = fix_dense(&rng, GATHER_ROWS + 1, k, types[_i]);
+        size_t row_bytes = (size_t)k * (types[_i] == DT_F32 ? 4 : 2);
+        struct cuda_staged at = staged_of(&f, types[_i], row_bytes);
+        ck_assert_int_eq(gather_differs(&o, &at, 0), -1);
+        ck_assert_int_ne(gather_differs(&o, &at, 1), -1);
+        fix_weight_free(&f);
+    }
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("cuda order");
@@ -243,6 +353,9 @@ Suite *test_suite(void)
     tcase_add_test(c, dense_values_come_back);
     tcase_add_test(c, the_encodings_have_bounds);
     tcase_add_test(c, the_largest_scale_chooses);
+    tcase_add_loop_test(c, affine_is_gathered, 0, ARRAY_LEN(all_bits));
+    tcase_add_loop_test(c, block_floats_are_gathered, 0, ARRAY_LEN(block_cases));
+    tcase_add_loop_test(c, dense_is_gathered, 0, 3);
     suite_add_tcase(s, c);
     return s;
 }

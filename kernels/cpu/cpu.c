@@ -5,6 +5,7 @@
  */
 #include <cpuid.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "common/par.h"
 #include "kernels/cpu/cpu_mma_private.h"
@@ -77,6 +78,20 @@ void *cpu_alloc_zeroed(size_t bytes)
     void *p = aligned_alloc(64, align_up(MAX2(bytes, (size_t)1), 64));
     if (p)
         memset(p, 0, bytes);
+    return p;
+}
+
+#define LARGE_PAGE ((size_t)2 << 20)
+
+void *cpu_alloc_weight(size_t bytes)
+{
+    const size_t align = bytes >= 4 * LARGE_PAGE ? LARGE_PAGE : 64;
+    if (bytes > SIZE_MAX - align)
+        return NULL;
+    bytes = align_up(MAX2(bytes, (size_t)1), align);
+    void *p = aligned_alloc(align, bytes);
+    if (p && align == LARGE_PAGE)
+        (void)madvise(p, bytes, MADV_HUGEPAGE);
     return p;
 }
 

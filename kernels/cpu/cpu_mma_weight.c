@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "common/par.h"
+#include "kernels/cpu/cpu_interleave.h"
 
 /* ---- which tiles the vector form of rule 1 may expand -----------------------------------------
  */
@@ -122,8 +123,8 @@ size_t cpu_mma_weight_bytes(const struct kern *k, const struct ckpt_weight *cons
 struct load {
     const struct kern_source *src;
     struct cpu_mma_weight *w;
-    size_t row_bytes; /* of a thread's buffer: codes, scales and biases, or dense elements */
-    uint8_t *rows;
+    size_t stride; /* of a row in a thread's buffer: codes, scales and biases, or dense elements */
+    uint8_t *rows; /* of each thread: a tile's */
     enum err_code *rc; /* of each thread */
     struct err *err;
 };
@@ -131,14 +132,6 @@ struct load {
 static int64_t lane_row(const struct cpu_mma_weight *w, int64_t tile, int lane)
 {
     return MIN2(tile * CPU_MMA_LANES + lane, w->base.rows - 1);
-}
-
-/* Interleaves a row's scales (or biases) into a tile; `step` lanes of them a group. */
-static void put_scales(uint8_t *tile, const uint8_t *row, int64_t groups, size_t step, size_t bytes,
-                       size_t at)
-{
-    for (size_t g = 0; g < (size_t)groups; g++)
-        memcpy(tile + (g * step + at) * bytes, row + g * bytes, bytes);
 }
 
 static struct cpu_mma_packed packed_tile(const struct cpu_mma_weight *w, int64_t tile)
@@ -151,31 +144,34 @@ static struct cpu_mma_packed packed_tile(const struct cpu_mma_weight *w, int64_t
     return p;
 }
 
-static enum err_code load_packed_tile(const struct load *l, int64_t tile, uint8_t *row,
+static enum err_code load_packed_tile(const struct load *l, int64_t tile, uint8_t *rows,
                                       struct err *e)
 {
     struct cpu_mma_weight *w = l->w;
-    struct qformat q = w->base.q;
-    size_t code_bytes = qformat_row_bytes(q, w->base.k);
-    size_t bytes = (size_t)qformat_scale_size(q.scale);
-    size_t step = (qformat_is_block(q) ? 1 : 2) * CPU_MMA_LANES;
-    int64_t groups = w->base.k / q.group;
-    uint8_t *scales = row + align_up(code_bytes, 8), *biases = scales + (size_t)groups * bytes;
-    uint32_t *codes = w->codes + (size_t)tile * w->tile_words;
+    const struct qformat q = w->base.q;
+    const size_t code_bytes = qformat_row_bytes(q, w->base.k);
+    const size_t bytes = (size_t)qformat_scale_size(q.scale), stride = l->stride;
+    const int64_t groups = w->base.k / q.group, kinds = qformat_is_block(q) ? 1 : 2;
+    const size_t scales_at = align_up(code_bytes, 8);
+    const size_t biases_at = scales_at + (size_t)groups * bytes;
+    uint8_t *codes = (uint8_t *)(w->codes + (size_t)tile * w->tile_words);
     uint8_t *at = w->scales + (size_t)tile * w->tile_scale_bytes;
     for (int lane = 0; lane < CPU_MMA_LANES; lane++) {
         int64_t r = lane_row(w, tile, lane);
-        enum err_code rc = kern_source_packed_row(l->src, r, row, scales, biases, e);
+        uint8_t *row = rows + (size_t)lane * stride;
+        enum err_code rc =
+            kern_source_packed_row(l->src, r, row, row + scales_at, row + biases_at, e);
         if (rc != ERR_OK)
             return rc;
-        for (size_t i = 0; i < code_bytes / 4; i++)
-            codes[i * CPU_MMA_LANES + (size_t)lane] = load_u32(row + 4 * i);
-        put_scales(at, scales, groups, step, bytes, (size_t)lane);
-        if (!qformat_is_block(q))
-            put_scales(at, biases, groups, step, bytes, (size_t)lane + CPU_MMA_LANES);
         if (w->globals)
             w->globals[tile * CPU_MMA_LANES + lane] = kern_source_global(l->src, r);
     }
+    cpu_interleave(codes, CPU_MMA_LANES, rows, stride, 4, (int64_t)(code_bytes / 4), CPU_MMA_LANES);
+    cpu_interleave(at, kinds * CPU_MMA_LANES, rows + scales_at, stride, bytes, groups,
+                   CPU_MMA_LANES);
+    if (kinds == 2)
+        cpu_interleave(at + CPU_MMA_LANES * bytes, 2 * CPU_MMA_LANES, rows + biases_at, stride,
+                       bytes, groups, CPU_MMA_LANES);
     struct cpu_mma_packed p = packed_tile(w, tile);
     w->plain[tile] = tile_is_plain(w, &p);
     return ERR_OK;
@@ -188,49 +184,57 @@ static uint16_t dense_bf16(const uint8_t *row, enum dtype t, int64_t i)
     return bf16_from_f32(t == DT_F16 ? f16_to_f32(load_u16(row + 2 * i)) : load_f32(row + 4 * i));
 }
 
-static enum err_code load_dense_tile(const struct load *l, int64_t tile, uint8_t *row,
+static enum err_code load_dense_tile(const struct load *l, int64_t tile, uint8_t *rows,
                                      struct err *e)
 {
     struct cpu_mma_weight *w = l->w;
-    uint32_t *pairs = w->codes + (size_t)tile * w->tile_words;
+    uint8_t *pairs = (uint8_t *)(w->codes + (size_t)tile * w->tile_words);
     for (int lane = 0; lane < CPU_MMA_LANES; lane++) {
+        uint8_t *row = rows + (size_t)lane * l->stride;
         enum err_code rc = kern_source_dense_row(l->src, lane_row(w, tile, lane), row, e);
         if (rc != ERR_OK)
             return rc;
-        for (int64_t i = 0; i < w->base.k; i++) {
-            uint32_t v = dense_bf16(row, l->src->dtype, i);
-            pairs[i / 2 * CPU_MMA_LANES + lane] |= i % 2 ? v << 16 : v;
-        }
+        for (int64_t i = 0; l->src->dtype != DT_BF16 && i < w->base.k; i++)
+            store_u16(row + 2 * i, dense_bf16(row, l->src->dtype, i)); /* never overtakes */
+        memset(row + 2 * w->base.k, 0, (size_t)(w->k_pad - w->base.k) * 2);
     }
+    cpu_interleave(pairs, CPU_MMA_LANES, rows, l->stride, 4, w->k_pad / 2, CPU_MMA_LANES);
     return ERR_OK;
 }
 
 static void load_tile(void *ctx, int64_t tile, int thread)
 {
     struct load *l = ctx;
-    uint8_t *row = l->rows + (size_t)thread * l->row_bytes;
+    uint8_t *row = l->rows + (size_t)thread * CPU_MMA_LANES * l->stride;
+    int64_t row0 = tile * CPU_MMA_LANES;
     if (l->rc[thread] != ERR_OK)
         return;
     if (l->w->base.packed)
         l->rc[thread] = load_packed_tile(l, tile, row, &l->err[thread]);
     else
         l->rc[thread] = load_dense_tile(l, tile, row, &l->err[thread]);
+    kern_source_passed(l->src, row0, MIN2((int64_t)CPU_MMA_LANES, l->w->base.rows - row0));
 }
 
 static enum err_code load_tiles(struct load *l, int threads, struct err *e)
 {
     enum err_code rc = ERR_OK;
     size_t n = (size_t)threads;
-    l->row_bytes = align_up((size_t)l->src->k * 8 + 64, 64); /* any encoding of a row and its
-                                                              * scales is shorter */
-    l->rows = malloc(n * l->row_bytes);
+    size_t row = (size_t)l->w->k_pad * (size_t)dtype_bits(l->src->dtype) / 8;
+    if (l->src->packed)
+        row = align_up(qformat_row_bytes(l->src->q, l->src->k), 8) +
+              2 * (size_t)(l->src->k / l->src->q.group) * 4;
+    l->stride = cpu_interleave_stride(row);
+    l->rows = malloc(n * CPU_MMA_LANES * l->stride);
     l->rc = calloc(n, sizeof *l->rc);
     l->err = calloc(n, sizeof *l->err);
     if (!l->rows || !l->rc || !l->err) {
-        rc = err_set(e, ERR_NOMEM, "no memory for %zu row buffers of %zu bytes", n, l->row_bytes);
+        rc = err_set(e, ERR_NOMEM, "no memory for %zu row buffers of %zu bytes", n * CPU_MMA_LANES,
+                     l->stride);
         goto out;
     }
     par_for(threads, l->w->n_tiles, load_tile, l);
+    kern_source_done(l->src);
     for (size_t i = 0; i < n && rc == ERR_OK; i++) {
         rc = l->rc[i];
         if (rc != ERR_OK && e)
@@ -262,7 +266,7 @@ enum err_code cpu_mma_weight_load(struct kern *k, const struct ckpt_weight *cons
                      (long long)src.k);
         goto out;
     }
-    block = cpu_alloc_zeroed(l.bytes);
+    block = cpu_alloc_weight(l.bytes);
     if (!block) {
         rc = err_set(e, ERR_NOMEM, "no memory for a weight of %zu bytes", l.bytes);
         goto out;

@@ -75,5 +75,7 @@ void cpu_weight_row(const struct cpu_weight *w, int64_t r, float *out);
 
 /* Zeroed, 64-byte aligned; NULL when memory is out. Freed with free(). */
 void *cpu_alloc_zeroed(size_t bytes);
+/* The same, holding anything; long ones in large pages where the machine has them. */
+void *cpu_alloc_weight(size_t bytes);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "common/par.h"
+#include "kernels/cpu/cpu_interleave.h"
 
 struct sizes {
     int64_t n_tiles;
@@ -53,32 +54,40 @@ static int plane_low(int bits)
     return bits == 8 ? 8 : bits >= 4 ? 4 : 2;
 }
 
-/* Puts the p-bit piece of element k of a lane into a plane of an eight-block. */
-static void put_piece(uint8_t *plane, int p, int lane, int k, uint32_t piece)
-{
-    int per = 8 / p;
-    plane[(k / per) * CPU_TILE + lane] |= (uint8_t)(piece << (k % per) * p);
-}
-
 static uint32_t get_piece(const uint8_t *plane, int p, int lane, int k)
 {
     int per = 8 / p;
     return (uint32_t)plane[(k / per) * CPU_TILE + lane] >> (k % per) * p & ((1u << p) - 1u);
 }
 
-static void put_codes(uint8_t *tile, int bits, int64_t k, int lane, const uint8_t *row)
+/* Keeps the low p of each of eight fields of w bits, one behind another: neighbours close up in
+ * pairs, in fours, in eights. */
+static uint64_t close_up(uint64_t v, int w, int p)
 {
-    int low = plane_low(bits), high = bits - low;
-    if (!high) { /* one plane: its bytes are those of the row's bit stream */
-        for (int64_t i = 0; i < k * bits / 8; i++)
-            tile[i * CPU_TILE + lane] = row[i];
-        return;
+    for (int n = 1; n < 8; n *= 2) {
+        uint64_t field = ((uint64_t)1 << n * p) - 1, even = 0;
+        for (int i = 0; i < 8 / n; i += 2)
+            even |= field << i * n * w;
+        v = (v & even) | (v >> n * (w - p) & even << n * p);
     }
-    for (int64_t i = 0; i < k; i++) {
-        uint8_t *block = tile + i / 8 * bits * CPU_TILE;
-        uint32_t q = qformat_code(row, bits, i);
-        put_piece(block, low, lane, (int)(i % 8), q & ((1u << low) - 1u));
-        put_piece(block + low * CPU_TILE, high, lane, (int)(i % 8), q >> low);
+    return v;
+}
+
+/* A row of codes of two planes, eight codes at a time: the bytes of the low one, then those of the
+ * high one. A row of one plane is its bit stream. */
+static void cut_planes(uint8_t *row, int bits, int64_t k)
+{
+    const int low = plane_low(bits), high = bits - low;
+    for (int64_t i = 0; high && i < k / 8; i++, row += bits) {
+        uint64_t v = 0, highs = 0, lows = 0;
+        for (int b = 0; b < bits; b++)
+            v |= (uint64_t)row[b] << 8 * b;
+        for (int c = 0; c < 8; c++)
+            highs |= ((uint64_t)0xff >> (8 - high)) << c * bits;
+        lows = v & ~(highs << low);
+        lows = close_up(lows, bits, low) | close_up(v >> low & highs, bits, high) << 8 * low;
+        for (int b = 0; b < bits; b++)
+            row[b] = (uint8_t)(lows >> 8 * b);
     }
 }
 
@@ -92,19 +101,11 @@ static uint32_t get_code(const uint8_t *tile, int bits, int lane, int64_t i)
     return q;
 }
 
-/* n elements of a row, `bytes` each, into column `lane` of a [n][32] block. */
-static void put_column(uint8_t *block, size_t bytes, int64_t n, int64_t step, int lane,
-                       const uint8_t *row)
-{
-    for (int64_t i = 0; i < n; i++)
-        memcpy(block + (size_t)(i * step + lane) * bytes, row + (size_t)i * bytes, bytes);
-}
-
 struct load {
     const struct kern_source *s;
     struct cpu_weight *w;
-    uint8_t *rows; /* per thread: one row of codes, scales and biases, or of elements */
-    size_t row_bytes;
+    uint8_t *rows;     /* per thread: the rows of a tile (struct rows) */
+    size_t row_bytes;  /* of a thread's */
     enum err_code *rc; /* per thread */
     struct err *err;
     bool *shiftable;
@@ -115,75 +116,107 @@ static bool exact_shift(float s)
     return (s * 0x1p-6f) * 0x1p6f == s || s != s;
 }
 
-/* A block float's scales into a tile; f32 ones are those of the row times its global scale. */
-static void put_block_scales(const struct load *l, uint8_t *tile, int64_t r, int lane,
-                             const uint8_t *scales)
+/* The rows of a tile as they stand in a thread's buffer: one array of each kind, rows of `stride`
+ * bytes; those beyond the last are zero. */
+struct rows {
+    uint8_t *codes, *scales, *biases;
+    size_t stride, scale_stride;
+};
+
+static struct rows rows_of(const struct load *l, int thread)
 {
     const struct kern_source *s = l->s;
-    int64_t n = s->k / s->q.group;
-    if (!s->globals) {
-        put_column(tile, 1, n, CPU_TILE, lane, scales);
-        return;
+    struct rows r = {.codes = l->rows + (size_t)thread * l->row_bytes};
+    if (!s->packed) {
+        r.stride = cpu_interleave_stride((size_t)s->k * (size_t)dtype_bits(s->dtype) / 8);
+        return r;
     }
-    float global = kern_source_global(s, r);
-    for (int64_t i = 0; i < n; i++)
-        store_u32(tile + 4 * (i * CPU_TILE + lane),
-                  f32_bits(qformat_scale(scales, s->q.scale, i) * global));
+    size_t scales = (size_t)(s->k / s->q.group) * 4; /* f32 is the longest type */
+    r.stride = cpu_interleave_stride(qformat_row_bytes(s->q, s->k));
+    r.scale_stride = cpu_interleave_stride(scales);
+    r.scales = r.codes + CPU_TILE * r.stride;
+    r.biases = r.scales + CPU_TILE * r.scale_stride;
+    return r;
 }
 
-static enum err_code load_packed_row(const struct load *l, int64_t r, int thread, uint8_t *row)
+static size_t buffer_bytes(const struct load *l)
+{
+    struct rows r = rows_of(l, 0);
+    return CPU_TILE * (r.stride + 2 * r.scale_stride);
+}
+
+/* A block float's scales of a row, times its global one, are f32. */
+static void multiply_scales(const struct kern_source *s, int64_t r, uint8_t *scales)
+{
+    float global = kern_source_global(s, r);
+    for (int64_t i = s->k / s->q.group - 1; i >= 0; i--) /* they grow in place */
+        store_u32(scales + 4 * i, f32_bits(qformat_scale(scales, s->q.scale, i) * global));
+}
+
+static enum err_code read_row(const struct load *l, const struct rows *at, int lane, int64_t r,
+                              int thread)
 {
     const struct kern_source *s = l->s;
-    const struct cpu_weight *w = l->w;
-    int64_t tile = r / CPU_TILE, n = s->k / s->q.group;
-    int lane = (int)(r % CPU_TILE);
-    size_t bytes = (size_t)qformat_scale_size(s->q.scale);
-    uint8_t *scales = row + qformat_row_bytes(s->q, s->k);
-    uint8_t *biases = scales + (size_t)n * bytes;
-    uint8_t *to = w->scales + (size_t)tile * w->tile_scale_bytes;
-    enum err_code rc = kern_source_packed_row(s, r, row, scales, biases, &l->err[thread]);
+    uint8_t *codes = at->codes + (size_t)lane * at->stride;
+    if (!s->packed)
+        return kern_source_dense_row(s, r, codes, &l->err[thread]);
+    uint8_t *scales = at->scales + (size_t)lane * at->scale_stride;
+    enum err_code rc = kern_source_packed_row(
+        s, r, codes, scales, at->biases + (size_t)lane * at->scale_stride, &l->err[thread]);
     if (rc != ERR_OK)
         return rc;
-    put_codes(w->codes + (size_t)tile * w->tile_bytes, s->q.bits, s->k, lane, row);
-    if (qformat_is_block(s->q)) {
-        put_block_scales(l, to, r, lane, scales);
-        return ERR_OK;
-    }
-    put_column(to, bytes, n, 2 * CPU_TILE, lane, scales);
-    put_column(to + CPU_TILE * bytes, bytes, n, 2 * CPU_TILE, lane, biases);
-    for (int64_t i = 0; i < n; i++)
+    cut_planes(codes, s->q.bits, s->k);
+    if (s->globals)
+        multiply_scales(s, r, scales);
+    for (int64_t i = 0; !qformat_is_block(s->q) && i < s->k / s->q.group; i++)
         l->shiftable[thread] &= exact_shift(qformat_scale(scales, s->q.scale, i));
     return ERR_OK;
+}
+
+static void put_tile(const struct load *l, const struct rows *at, int64_t tile)
+{
+    const struct kern_source *s = l->s;
+    struct cpu_weight *w = l->w;
+    uint8_t *codes = w->codes + (size_t)tile * w->tile_bytes;
+    if (!s->packed) {
+        cpu_interleave(codes, CPU_TILE, at->codes, at->stride, (size_t)dtype_bits(s->dtype) / 8,
+                       s->k, CPU_TILE);
+        return;
+    }
+    uint8_t *scales = w->scales + (size_t)tile * w->tile_scale_bytes;
+    const int64_t n = s->k / s->q.group, kinds = (int64_t)scales_of_group(s->q);
+    const size_t bytes = (size_t)qformat_scale_size(w->scale);
+    cpu_interleave(codes, CPU_TILE, at->codes, at->stride, 1, s->k / 8 * s->q.bits, CPU_TILE);
+    cpu_interleave(scales, kinds * CPU_TILE, at->scales, at->scale_stride, bytes, n, CPU_TILE);
+    if (kinds == 2)
+        cpu_interleave(scales + CPU_TILE * bytes, 2 * CPU_TILE, at->biases, at->scale_stride, bytes,
+                       n, CPU_TILE);
 }
 
 static void load_tile(void *ctx, int64_t tile, int thread)
 {
     const struct load *l = ctx;
-    const struct kern_source *s = l->s;
-    struct cpu_weight *w = l->w;
-    uint8_t *row = l->rows + (size_t)thread * l->row_bytes;
-    uint8_t *codes = w->codes + (size_t)tile * w->tile_bytes;
-    for (int lane = 0; lane < CPU_TILE && tile * CPU_TILE + lane < s->rows; lane++) {
-        int64_t r = tile * CPU_TILE + lane;
-        if (l->rc[thread] != ERR_OK)
-            return;
-        if (s->packed) {
-            l->rc[thread] = load_packed_row(l, r, thread, row);
-            continue;
-        }
-        l->rc[thread] = kern_source_dense_row(s, r, row, &l->err[thread]);
-        put_column(codes, (size_t)dtype_bits(s->dtype) / 8, s->k, CPU_TILE, lane, row);
+    struct rows at = rows_of(l, thread);
+    int64_t row0 = tile * CPU_TILE, n = MIN2((int64_t)CPU_TILE, l->s->rows - row0);
+    if (n < CPU_TILE)
+        memset(at.codes, 0, l->row_bytes);
+    for (int64_t i = 0; i < n; i++) {
+        if (l->rc[thread] == ERR_OK)
+            l->rc[thread] = read_row(l, &at, (int)i, row0 + i, thread);
     }
+    if (l->rc[thread] != ERR_OK)
+        return;
+    put_tile(l, &at, tile);
+    kern_source_passed(l->s, row0, n);
 }
 
 static enum err_code fill(struct cpu_weight *w, const struct kern_source *s, int threads,
                           struct err *e)
 {
     size_t n = (size_t)threads;
-    size_t row_bytes =
-        s->packed ? w->tile_bytes / CPU_TILE + w->tile_scale_bytes / CPU_TILE : (size_t)s->k * 4;
-    struct load l = {.s = s, .w = w, .row_bytes = align_up(row_bytes, 64)};
+    struct load l = {.s = s, .w = w};
     enum err_code rc = ERR_OK;
+    l.row_bytes = buffer_bytes(&l);
     l.rows = calloc(n, l.row_bytes);
     l.rc = calloc(n, sizeof *l.rc);
     l.err = calloc(n, sizeof *l.err);
@@ -195,6 +228,7 @@ static enum err_code fill(struct cpu_weight *w, const struct kern_source *s, int
     for (size_t i = 0; i < n; i++)
         l.shiftable[i] = true;
     par_for(threads, w->n_tiles, load_tile, &l);
+    kern_source_done(s);
     w->shiftable = true;
     for (size_t i = 0; i < n; i++) {
         w->shiftable &= l.shiftable[i];
@@ -225,7 +259,7 @@ enum err_code cpu_weight_load(struct kern *k, const struct ckpt_weight *const *p
                        (long long)s.rows, (long long)s.k);
     struct cpu_weight *w = calloc(1, sizeof *w);
     if (w)
-        w->codes = cpu_alloc_zeroed(z.total);
+        w->codes = cpu_alloc_weight(z.total);
     if (!w || !w->codes) {
         free(w);
         return err_set(e, ERR_NOMEM, "%s: out of memory: %zu bytes", parts[0]->name, z.total);

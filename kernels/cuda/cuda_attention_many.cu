@@ -44,6 +44,7 @@
 #include "kernels/cuda/cuda_copy.cuh"
 #include "kernels/cuda/cuda_frag.cuh"
 #include "kernels/cuda/cuda_launch.cuh"
+#include "kernels/cuda/cuda_price.h"
 #include "kernels/cuda/cuda_product.h"
 #include "kernels/cuda/cuda_wgmma.cuh"
 
@@ -283,7 +284,7 @@ __device__ static inline void advance(struct many_group<DIMS, QREGS> &w, struct 
     wgmma_hold(w.s);
     pass_keys(w, b, leader);
     ring_next<at::v_stages>(w.v);
-    bool edge = split_of(tile + 1, p.late) != split_of(tile, p.late);
+    bool edge = !CUDA_PRICE && split_of(tile + 1, p.late) != split_of(tile, p.late);
     soften_tile<MASKED, CAPS>(w, p, tile + 1, edge, next, f, &seen);
     wgmma_wait<0>();
     wgmma_hold(w.o);

@@ -25,6 +25,8 @@ struct many_slots {
  * the row a NaN. */
 __device__ static inline float exp2_short(float x)
 {
+    if (ELEM_HARDWARE)
+        return elem_hardware_exp2(x);
     asm("max.NaN.f32 %0, %0, 0fC2FC0000;" : "+f"(x)); /* -126 */
     float rounded = x + (ELEM_ROUND + 1.0f);
     float f = x - (rounded - (ELEM_ROUND + 1.0f));

@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 
+#include "kernels/cuda/cuda_slot.h"
 #include "kernels/cuda/cuda_page.h"
 
 #define ARCH_MAJOR 9 /* the family whose steps mma90 describes */
@@ -204,6 +205,7 @@ static void cuda_close(struct kern *k)
     }
     (void)cudaFree(c->scratch);
     (void)cudaFree(c->fault);
+    (void)cudaFree(c->staging_device);
     (void)cudaFreeHost(c->fault_seen);
     (void)cudaFreeHost(c->staging);
     if (c->stream)
@@ -276,6 +278,8 @@ static enum err_code take_resources(struct cuda_kern *c, struct err *e)
     TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "stream");
     TRY(cudaMallocHost((void **)&c->staging, (size_t)CUDA_STAGES * CUDA_STAGE_BYTES),
         "pinned memory");
+    TRY(cudaMalloc((void **)&c->staging_device, SLOT_BYTES), "allocation");
+    TRY(cudaMemsetAsync(c->staging_device, 0, SLOT_BYTES, c->stream), "clearing memory");
     TRY(cudaMallocHost((void **)&c->fault_seen, sizeof *c->fault_seen), "pinned memory");
     TRY(cudaMalloc((void **)&c->fault, sizeof *c->fault), "allocation");
     TRY(cudaMemsetAsync(c->fault, 0, sizeof *c->fault, c->stream), "clearing memory");

@@ -20,6 +20,7 @@
  */
 #include "kernels/cuda/cuda_product.h"
 
+#include "kernels/cuda/cuda_price.h"
 #include "kernels/cuda/cuda_wide.cuh"
 #include "kernels/mma90.h"
 
@@ -247,6 +248,10 @@ static int64_t make_plan(const struct cuda_kern *c, const struct cuda_products *
         }
     for (int i = 0; i < all->n_parts; i++)
         p->part_blocks[i] = blocks_of(&all->part[i], p->item_tiles);
+    if (CUDA_PRICE && !p->slots) {
+        p->chunk_pieces = o->n_pieces;
+        p->n_chunks = 1;
+    }
     return best;
 }
 

@@ -44,7 +44,7 @@ struct cuda_graph {
 /* Which kernel attention takes, where the shape allows it. */
 enum cuda_attention_kernel { CUDA_ATTENTION_AUTO, CUDA_ATTENTION_ITEMS, CUDA_ATTENTION_MANY };
 
-#define CUDA_STAGES      8         /* pinned pieces in flight */
+#define CUDA_STAGES      16        /* pinned pieces in flight */
 #define CUDA_STAGE_BYTES (1 << 20) /* of one piece */
 
 /* Scratch by operation: bytes that kern_reserve takes for the largest step. The regions belong to
@@ -61,7 +61,8 @@ struct cuda_kern {
     int device, n_sm;
     size_t l2_bytes, shared_max; /* shared memory that a block may take */
     struct CUstream_st *stream;
-    uint8_t *staging; /* pinned, CUDA_STAGES pieces */
+    uint8_t *staging;        /* pinned, CUDA_STAGES pieces */
+    uint8_t *staging_device; /* rows of weights before they are put in order (cuda_load.cu) */
     struct CUevent_st *staged[CUDA_STAGES];
     int next_stage;
     struct cuda_fault *fault, *fault_seen; /* on the device; its pinned copy */
@@ -80,6 +81,7 @@ struct cuda_kern {
     int plant_delay_ns;
     bool plant_no_wait;
     bool plant_descending; /* by tests: attention adds the results of splits from the last */
+    bool host_order;       /* tests and bench: weights are put in order on the host */
     int force_path; /* tests and bench: 0, or which path of cuda_linear.cu every product takes */
     enum cuda_attention_kernel force_attention; /* tests and bench */
 };

@@ -1,13 +1,17 @@
-/* cuda_weight.c: weights of the CUDA backend: sizes, and the load that puts them in device order.
+/* cuda_weight.c: weights of the CUDA backend: sizes, and the load.
  *
- * Host code alone; memory and copies go through the kern's own table. A load holds one batch of
- * tiles in host memory at a time.
+ * Host code alone. Rows go from where the checkpoint has them into pinned slots, by all threads,
+ * and from there to the device, which puts them in order (cuda_load.cu); so a load holds no more
+ * host memory than the slots. Rows of which sixteen are longer than a slot are put in order here, a
+ * batch of tiles at a time.
  */
 #include "kernels/cuda/cuda_weight.h"
 
 #include "common/par.h"
+#include "kernels/cuda/cuda_slot.h"
 
-#define BATCH_BYTES (32u << 20)
+#define BATCH_BYTES  (32u << 20) /* of tiles put in order on the host */
+#define SCAN_THREADS 64
 
 static int load_threads(void)
 {
@@ -17,19 +21,50 @@ static int load_threads(void)
 /* ---- sizes ------------------------------------------------------------------------------------
  */
 
-/* The largest scale byte of a block float. */
-static int largest_e8m0(const struct ckpt_weight *w)
+/* Rows of a part that a thread looks at. */
+#define SCAN_ROWS 256
+
+struct scan {
+    const struct kern_source *src;
+    const struct ckpt_weight *w;
+    int *most; /* of each thread */
+};
+
+/* The largest scale byte of a block float's rows [r, end); how the affine ones' scales can be
+ * stored. */
+static int scan_rows(const struct kern_source *s, const struct ckpt_weight *w, int64_t r,
+                     int64_t end)
 {
     bool ggml = w->enc == CKPT_GGML; /* MXFP4: a block is the scale, then its sixteen bytes */
-    int64_t groups = ckpt_weight_k(w) / 32, rows = ckpt_weight_rows(w);
     int most = 0;
-    for (int64_t r = 0, n; r < rows; r += n) {
+    for (int64_t n; r < end; r += n) {
         struct ckpt_block at;
-        n = ckpt_weight_at(w, r, &at);
-        for (int64_t i = 0; i < n * groups; i++)
+        n = MIN2(ckpt_weight_at(w, r, &at), end - r);
+        int64_t groups = n * (s->k / s->q.group);
+        if (!qformat_is_block(s->q))
+            most = MAX2(most, (int)cuda_order_choose(at.scales, groups, s->q.bits));
+        for (int64_t i = 0; qformat_is_block(s->q) && i < groups; i++)
             most = MAX2(most, ggml ? at.data[17 * i] : at.scales[i]);
     }
     return most;
+}
+
+static void scan_some(void *ctx, int64_t i, int thread)
+{
+    const struct scan *c = ctx;
+    int64_t end = MIN2((i + 1) * SCAN_ROWS, ckpt_weight_rows(c->w));
+    c->most[thread] = MAX2(c->most[thread], scan_rows(c->src, c->w, i * SCAN_ROWS, end));
+}
+
+static int scan_part(const struct kern_source *s, const struct ckpt_weight *w)
+{
+    int most[SCAN_THREADS] = {0}, all = 0;
+    struct scan c = {s, w, most};
+    par_for(MIN2(load_threads(), SCAN_THREADS), (ckpt_weight_rows(w) + SCAN_ROWS - 1) / SCAN_ROWS,
+            scan_some, &c);
+    for (int i = 0; i < SCAN_THREADS; i++)
+        all = MAX2(all, most[i]);
+    return all;
 }
 
 static enum cuda_scale choose_block(const struct kern_source *s)
@@ -38,7 +73,7 @@ static enum cuda_scale choose_block(const struct kern_source *s)
         return s->globals ? CUDA_SCALE_GLOBAL : CUDA_SCALE_E4M3;
     int most = 0;
     for (int i = 0; i < s->n; i++)
-        most = MAX2(most, largest_e8m0(s->parts[i]));
+        most = MAX2(most, scan_part(s, s->parts[i]));
     return most <= cuda_order_e8m0_fast(s->q.bits) ? CUDA_SCALE_E8M0_FAST : CUDA_SCALE_E8M0;
 }
 
@@ -55,14 +90,9 @@ static enum cuda_scale choose_scale(const struct kern_source *s)
         return CUDA_SCALE_F16;
     enum cuda_scale all = CUDA_SCALE_LOW;
     for (int i = 0; i < s->n; i++) {
-        const struct ckpt_weight *w = s->parts[i];
-        if (w->enc != CKPT_AFFINE)
+        if (s->parts[i]->enc != CKPT_AFFINE)
             return CUDA_SCALE_BF16;
-        for (int64_t r = 0, n; r < ckpt_weight_rows(w); r += n) {
-            struct ckpt_block at;
-            n = ckpt_weight_at(w, r, &at);
-            all = MAX2(all, cuda_order_choose(at.scales, n * (s->k / s->q.group), s->q.bits));
-        }
+        all = MAX2(all, (enum cuda_scale)scan_part(s, s->parts[i]));
     }
     return all;
 }
@@ -108,13 +138,101 @@ size_t cuda_weight_bytes(const struct kern *k, const struct ckpt_weight *const *
 struct load {
     const struct kern_source *src;
     const struct cuda_weight *w;
-    int64_t tile0; /* first of the batch */
-    uint8_t *batch;
+    int64_t tile0;  /* first of the batch */
+    uint8_t *batch; /* tiles, or a slot */
+    struct cuda_slot slot;
     size_t row_bytes; /* of a thread's buffers */
     uint8_t *rows;
     enum err_code *rc; /* of each thread */
     struct err *err;
 };
+
+static enum err_code first_error(const struct load *l, int threads, struct err *e)
+{
+    for (int i = 0; i < threads; i++) {
+        if (l->rc[i] == ERR_OK)
+            continue;
+        if (e)
+            *e = l->err[i];
+        return l->rc[i];
+    }
+    return ERR_OK;
+}
+
+/* ---- rows put in order on the device ---------------------------------------------------------
+ */
+
+/* Arrays of `rows` rows in a slot. */
+static struct cuda_slot slot_of(const struct kern_source *s, int64_t rows)
+{
+    struct cuda_slot at = {0};
+    size_t n = (size_t)rows, scale_bytes = 0;
+    if (s->packed) {
+        at.row_bytes = qformat_row_bytes(s->q, s->k);
+        scale_bytes = (size_t)(s->k / s->q.group) * (size_t)qformat_scale_size(s->q.scale);
+    } else {
+        at.row_bytes = (size_t)s->k * (size_t)dtype_bits(s->dtype) / 8;
+    }
+    at.scales = align_up(n * at.row_bytes, 16);
+    at.biases = at.scales + align_up(n * scale_bytes, 16);
+    at.globals = at.biases + (qformat_is_block(s->q) ? 0 : align_up(n * scale_bytes, 16));
+    at.bytes = at.globals + (s->globals ? n * 4 : 0);
+    return at;
+}
+
+/* Rows of a slot, a multiple of a tile's; 0: too long for it. */
+static int64_t rows_of_slot(const struct kern_source *s)
+{
+    size_t tile = slot_of(s, CUDA_TILE_ROWS).bytes;
+    return s->k > INT32_MAX / 8 ? 0 : (int64_t)(SLOT_BYTES / tile) * CUDA_TILE_ROWS;
+}
+
+static void stage_row(void *ctx, int64_t i, int thread)
+{
+    const struct load *l = ctx;
+    const struct kern_source *s = l->src;
+    int64_t r = l->tile0 * CUDA_TILE_ROWS + i;
+    uint8_t *row = l->batch + (size_t)i * l->slot.row_bytes;
+    if (l->rc[thread] != ERR_OK)
+        return;
+    if (!s->packed) {
+        l->rc[thread] = kern_source_dense_row(s, r, row, &l->err[thread]);
+        return;
+    }
+    size_t scale_bytes =
+        (size_t)(s->k / s->q.group) * (size_t)qformat_scale_size(s->q.scale) * (size_t)i;
+    l->rc[thread] =
+        kern_source_packed_row(s, r, row, l->batch + l->slot.scales + scale_bytes,
+                               l->batch + l->slot.biases + scale_bytes, &l->err[thread]);
+    if (s->globals)
+        store_u32(l->batch + l->slot.globals + 4 * i, f32_bits(kern_source_global(s, r)));
+}
+
+static enum err_code send_rows(struct kern *k, struct load *l, int threads, struct err *e)
+{
+    const struct kern_source *s = l->src;
+    const int64_t most = rows_of_slot(s);
+    enum err_code rc = ERR_OK;
+    for (int64_t r = 0; r < s->rows && rc == ERR_OK; r += most) {
+        int64_t n = MIN2(most, s->rows - r);
+        l->tile0 = r / CUDA_TILE_ROWS;
+        l->slot = slot_of(s, n);
+        rc = cuda_load_slot(cuda_of(k), &l->batch, e);
+        if (rc != ERR_OK)
+            break;
+        par_for(threads, n, stage_row, l);
+        rc = first_error(l, threads, e);
+        if (rc == ERR_OK)
+            rc = cuda_load_send(cuda_of(k), &l->w->order, &l->slot, n,
+                                s->packed ? s->q.scale : s->dtype,
+                                l->w->data + (size_t)l->tile0 * l->w->tile_bytes, e);
+        kern_source_passed(s, r, n);
+    }
+    return rc;
+}
+
+/* ---- tiles put in order on the host ------------------------------------------------------------
+ */
 
 static enum err_code put_packed_row(const struct load *l, uint8_t *tile, int row, int64_t r,
                                     uint8_t *buf, struct err *e)
@@ -177,11 +295,7 @@ static enum err_code load_batches(struct kern *k, struct load *l, int64_t per_ba
     for (l->tile0 = 0; l->tile0 < l->w->n_tiles && rc == ERR_OK; l->tile0 += per_batch) {
         int64_t n = MIN2(per_batch, l->w->n_tiles - l->tile0);
         par_for(threads, n, load_tile, l);
-        for (int i = 0; i < threads && rc == ERR_OK; i++) {
-            rc = l->rc[i];
-            if (rc != ERR_OK && e)
-                *e = l->err[i];
-        }
+        rc = first_error(l, threads, e);
         if (rc == ERR_OK)
             rc = k->table->upload(k, l->w->data + (size_t)l->tile0 * l->w->tile_bytes, l->batch,
                                   (size_t)n * l->w->tile_bytes, e);
@@ -189,27 +303,40 @@ static enum err_code load_batches(struct kern *k, struct load *l, int64_t per_ba
     return rc;
 }
 
+static enum err_code load_batched(struct kern *k, struct load *l, int threads, struct err *e)
+{
+    const struct cuda_weight *w = l->w;
+    int64_t per_batch = MAX2((int64_t)(BATCH_BYTES / w->tile_bytes), (int64_t)1);
+    per_batch = MIN2(per_batch, w->n_tiles);
+    l->row_bytes = align_up((size_t)l->src->k * 8 + 64, 64); /* longer than any encoding of a row */
+    l->batch = malloc((size_t)per_batch * w->tile_bytes);
+    l->rows = malloc((size_t)threads * l->row_bytes);
+    enum err_code rc = ERR_OK;
+    if (!l->batch || !l->rows)
+        rc = err_set(e, ERR_NOMEM, "no memory for a batch of %lld tiles of %zu bytes",
+                     (long long)per_batch, w->tile_bytes);
+    if (rc == ERR_OK)
+        rc = load_batches(k, l, per_batch, threads, e);
+    free(l->batch);
+    free(l->rows);
+    return rc;
+}
+
 static enum err_code load_tiles(struct kern *k, const struct kern_source *s,
                                 const struct cuda_weight *w, struct err *e)
 {
     int threads = load_threads();
-    size_t n = (size_t)threads;
-    int64_t per_batch = MAX2((int64_t)(BATCH_BYTES / w->tile_bytes), (int64_t)1);
     struct load l = {.src = s, .w = w};
     enum err_code rc = ERR_OK;
-    per_batch = MIN2(per_batch, w->n_tiles);
-    l.row_bytes = align_up((size_t)s->k * 8 + 64, 64); /* longer than any encoding of a row */
-    l.batch = malloc((size_t)per_batch * w->tile_bytes);
-    l.rows = malloc(n * l.row_bytes);
-    l.rc = calloc(n, sizeof *l.rc);
-    l.err = calloc(n, sizeof *l.err);
-    if (!l.batch || !l.rows || !l.rc || !l.err)
-        rc = err_set(e, ERR_NOMEM, "no memory for a batch of %lld tiles of %zu bytes",
-                     (long long)per_batch, w->tile_bytes);
-    if (rc == ERR_OK)
-        rc = load_batches(k, &l, per_batch, threads, e);
-    free(l.batch);
-    free(l.rows);
+    l.rc = calloc((size_t)threads, sizeof *l.rc);
+    l.err = calloc((size_t)threads, sizeof *l.err);
+    if (!l.rc || !l.err)
+        rc = err_set(e, ERR_NOMEM, "no memory for %d threads", threads);
+    else if (cuda_of(k)->host_order || rows_of_slot(s) == 0)
+        rc = load_batched(k, &l, threads, e);
+    else
+        rc = send_rows(k, &l, threads, e);
+    kern_source_done(s);
     free(l.rc);
     free(l.err);
     return rc;

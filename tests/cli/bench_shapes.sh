@@ -3,7 +3,7 @@
 # have their null arm; wrong names and numbers are refused.
 . "$(dirname "$0")/../cli_lib.sh"
 
-few="--no-kernels --device cpu --rows 1,3 --prefill 70 --context 66 --rounds 5 --seconds 0.001"
+few="--no-kernels --device cpu --rows 1,3 --prefill 70 --mixed 2 --context 66 --rounds 5 --seconds 0.001 --batch-tokens 32"
 for shape in tiny-llama tiny-mixtral tiny-qwen3-moe tiny-gemma4-a4b tiny-gemma4-e; do
     check "make $shape" assay bench --make-checkpoint $shape $shape
     check "make it again, on one thread" assay bench --make-checkpoint $shape $shape.2 --threads 1
@@ -22,7 +22,9 @@ engine = json.load(open(sys.argv[1]))["engine"]
 figures = engine["figures"]
 assert engine["synthetic"] and engine["model"] == "tiny-mixtral"
 assert [(f["what"], f.get("rows"), f.get("context", f.get("tokens"))) for f in figures] == \
-    [("decode", 1, 66), ("decode", 3, 66), ("prefill", None, 70)]
+    [("decode", 1, 66), ("decode", 3, 66), ("prefill", None, 70), ("mixed", 2, 66)]
+assert figures[3]["tokens"] == 30 and "tokens" not in figures[0]
+assert engine["weights_bytes_per_s"] > 0 and engine["peak_memory_bytes"] > engine["weight_bytes"]
 for f in figures:
     assert f["rounds"] == 5 and f["low_seconds"] <= f["seconds"] <= f["high_seconds"]
     assert abs(f["null_ratio"] - f["null_seconds"] / f["seconds"]) < 1e-9
@@ -47,6 +49,7 @@ ends "no folder" 2 assay bench --make-checkpoint tiny-llama
 ends "two models" 2 assay bench --shape tiny-llama -m tiny-llama
 ends "a list with a word" 2 assay bench --shape tiny-llama --device cpu --no-kernels --rows 1,two
 says "a list with a word" "--rows '1,two'"
+ends "cuBLAS without CUDA" 2 assay bench --cublas --device cpu --no-kernels
 ends "more context than the model has" 2 assay bench --shape tiny-llama --device cpu --no-kernels \
     --context 20000
 says "more context than the model has" "16384"
