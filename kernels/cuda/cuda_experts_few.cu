@@ -44,6 +44,7 @@ struct experts_plan {
     int chunk_pieces; /* of a whole chunk */
     int n_chunks;
     int x_at, slots_at, items_at, order_at; /* in shared memory, after the rings */
+    int workers;                            /* blocks; with a route one more, which writes it */
 };
 
 #define LONG_PAIRS 4  /* of an expert on average, at most, with a K for long blocks */
@@ -74,8 +75,8 @@ struct experts_lists {
 #define ROUTE_HELD 4 /* experts of a lane there */
 
 /* Waits for the kernels before this one, unless the lists stand already. A route is made by every
- * block for itself; the first one writes it. What it wrote is seen by kernels that start early: it
- * lets them begin behind a fence. */
+ * block for itself; one that has nothing else to do writes it, weights and all. What it wrote is
+ * seen by kernels that start early: it lets them begin behind a fence. */
 template <int ROWS>
 __device__ static struct experts_lists open_lists(const struct cuda_experts &a,
                                                   const struct experts_plan &p, uint8_t *shared)
@@ -87,8 +88,9 @@ __device__ static struct experts_lists open_lists(const struct cuda_experts &a,
     if (!a.lists_stand)
         launch_wait();
     if (ROWS < 8 && a.route.logits) {
-        route_block<ROUTE_HELD>(a.route, shared, r.items.first, order, blockIdx.x == 0);
-        if (blockIdx.x == 0)
+        bool writes = (int)blockIdx.x == p.workers;
+        route_block<ROUTE_HELD>(a.route, shared, r.items.first, order, writes);
+        if (writes)
             __threadfence();
         __syncthreads();
         launch_trigger();
@@ -238,8 +240,11 @@ __global__ static void __launch_bounds__(32 * (LONG ? LONG_WARPS : WARPS_MAX),
     uint32_t ring_at = (uint32_t)__cvta_generic_to_shared(ring), *x = (uint32_t *)(shared + p.x_at);
     const struct experts_lists r = open_lists<ROWS>(a, p, shared);
     uint32_t all = (uint32_t)(r.n_items * p.bundles);
-    int first = (int)(all * blockIdx.x / gridDim.x), buffer = 0;
-    int left = (int)(all * (blockIdx.x + 1) / gridDim.x) - first;
+    uint32_t number = blockIdx.x, workers = (uint32_t)p.workers;
+    if (number == workers)
+        return;
+    int first = (int)(all * number / workers), buffer = 0;
+    int left = (int)(all * (number + 1) / workers) - first;
     int item = first / p.bundles, bundle = first % p.bundles;
     struct shared_loader load = {NULL, 0, item, p.bundles - bundle, left};
     if (left > 0)
@@ -478,7 +483,9 @@ static bool launch(const struct cuda_kern *c, const struct cuda_experts *a)
                                    (int)c->shared_max);
         allowed = true;
     }
-    launch_early(kernel, dim3((unsigned)MIN2((int64_t)together * c->n_sm, most)), 32 * warps,
+    int writers = a->route.logits ? 1 : 0;
+    p.workers = (int)MIN2((int64_t)together * c->n_sm - writers, most);
+    launch_early(kernel, dim3((unsigned)(p.workers + writers)), 32 * warps,
                  (size_t)MAX2(need, share), c->stream, *a, p);
     return true;
 }
