@@ -256,6 +256,7 @@ enum err_code kern_source_expand(const struct ckpt_weight *w, enum dtype type, b
     out->enc = CKPT_DENSE;
     out->dtype = type;
     out->data = out->scales = out->biases = out->globals = NULL;
+    out->mapped = false;
     out->blocks = NULL; /* experts lie together now, */
     out->bytes = bytes;
     out->rope_heads = out->row_step = 0; /* and all rows in canonical order */
