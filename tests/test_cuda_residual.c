@@ -56,7 +56,7 @@ START_TEST(heads_equal_oracle)
             size_t n = (size_t)steps[s] * (size_t)(12 * hd + 5);
             float *x = draw(n + 1), *w = draw((size_t)hd * 3), *got[2];
             for (int i = 0; i < 2; i++)
-                got[i] = run_heads(r.side[i], x, w, steps[s], hd, kind);
+                got[i] = run_heads(r.side[i], x, w, steps[s], hd, (enum heads_kind)kind);
             ck_assert_msg(rig_differ(got[0], got[1], n, 4) < 0, "head_dim %d, %d rows, kind %d", hd,
                           steps[s], kind);
             for (int i = 0; i < 2; i++)
