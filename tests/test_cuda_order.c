@@ -249,8 +249,12 @@ static int64_t gather_differs(const struct cuda_order *o, const struct cuda_stag
         memset(tile, 0, tile_bytes);
         for (int row = 0; row < CUDA_TILE_ROWS && t * CUDA_TILE_ROWS + row < s->rows; row++) {
             size_t r = (size_t)(t * CUDA_TILE_ROWS + row);
-            struct cuda_order_row from = {s->codes + r * s->row_bytes, s->scales + r * scale_bytes,
-                                          s->biases + r * scale_bytes, s->type, 1};
+            struct cuda_order_row from = {s->codes + r * s->row_bytes, s->scales, s->biases,
+                                          s->type, 1};
+            if (from.scales)
+                from.scales += r * scale_bytes;
+            if (from.biases)
+                from.biases += r * scale_bytes;
             uint16_t values[1024];
             from.global = s->globals ? load_f32(s->globals + 4 * r) : 1;
             for (int64_t i = 0; o->bits == CUDA_DENSE && i < o->k; i++)

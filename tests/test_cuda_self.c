@@ -12,8 +12,6 @@
 #include "tests/cuda_rig.h"
 #include "tests/self_rig.h"
 
-#define ANY (-2)
-
 static char *make_model(bool wide)
 {
     struct tiny_model m = tiny_model_default();
@@ -62,7 +60,7 @@ static const struct {
     int layer;
     const char *op;
 } faults[] = {
-    {"repeat", {.fault = KERN_FAULT_RACE}, ANY, "down"},
+    {"repeat", {.fault = KERN_FAULT_RACE}, ANY_LAYER, "down"},
     {"load", {.fault = KERN_FAULT_COMPANY}, 0, "down"},
     {"stream", {.fault = KERN_FAULT_COMPANY}, 0, "down"},
     {"batch", {.fault = KERN_FAULT_CHUNK_ORDER}, 0, "down"},
@@ -91,7 +89,7 @@ START_TEST(a_planted_fault_turns_its_cell_red)
     ck_assert_msg(c->at.narrowed, "%s: not narrowed", c->name);
     ck_assert_msg(strcmp(c->at.op, faults[_i].op) == 0, "%s: narrowed to layer %d %s, not %s",
                   c->name, c->at.layer, c->at.op, faults[_i].op);
-    ck_assert(faults[_i].layer == ANY || c->at.layer == faults[_i].layer);
+    ck_assert(faults[_i].layer == ANY_LAYER || c->at.layer == faults[_i].layer);
     ck_assert(c->way[0] && c->at.custom_id[0]);
 }
 END_TEST

@@ -123,10 +123,9 @@ struct rows {
     size_t stride, scale_stride;
 };
 
-static struct rows rows_of(const struct load *l, int thread)
+static struct rows rows_of(const struct kern_source *s, uint8_t *buffer)
 {
-    const struct kern_source *s = l->s;
-    struct rows r = {.codes = l->rows + (size_t)thread * l->row_bytes};
+    struct rows r = {.codes = buffer};
     if (!s->packed) {
         r.stride = cpu_interleave_stride((size_t)s->k * (size_t)dtype_bits(s->dtype) / 8);
         return r;
@@ -134,14 +133,16 @@ static struct rows rows_of(const struct load *l, int thread)
     size_t scales = (size_t)(s->k / s->q.group) * 4; /* f32 is the longest type */
     r.stride = cpu_interleave_stride(qformat_row_bytes(s->q, s->k));
     r.scale_stride = cpu_interleave_stride(scales);
-    r.scales = r.codes + CPU_TILE * r.stride;
-    r.biases = r.scales + CPU_TILE * r.scale_stride;
+    if (buffer) {
+        r.scales = r.codes + CPU_TILE * r.stride;
+        r.biases = r.scales + CPU_TILE * r.scale_stride;
+    }
     return r;
 }
 
-static size_t buffer_bytes(const struct load *l)
+static size_t buffer_bytes(const struct kern_source *s)
 {
-    struct rows r = rows_of(l, 0);
+    struct rows r = rows_of(s, NULL);
     return CPU_TILE * (r.stride + 2 * r.scale_stride);
 }
 
@@ -196,7 +197,7 @@ static void put_tile(const struct load *l, const struct rows *at, int64_t tile)
 static void load_tile(void *ctx, int64_t tile, int thread)
 {
     const struct load *l = ctx;
-    struct rows at = rows_of(l, thread);
+    struct rows at = rows_of(l->s, l->rows + (size_t)thread * l->row_bytes);
     int64_t row0 = tile * CPU_TILE, n = MIN2((int64_t)CPU_TILE, l->s->rows - row0);
     if (n < CPU_TILE)
         memset(at.codes, 0, l->row_bytes);
@@ -216,7 +217,7 @@ static enum err_code fill(struct cpu_weight *w, const struct kern_source *s, int
     size_t n = (size_t)threads;
     struct load l = {.s = s, .w = w};
     enum err_code rc = ERR_OK;
-    l.row_bytes = buffer_bytes(&l);
+    l.row_bytes = buffer_bytes(s);
     l.rows = calloc(n, l.row_bytes);
     l.rc = calloc(n, sizeof *l.rc);
     l.err = calloc(n, sizeof *l.err);
