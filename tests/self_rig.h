@@ -89,4 +89,18 @@ static void compare_self(struct self_report *r, char *model, char *prompts,
     free(prompts);
 }
 
+/* The one cell of r saw its fault, narrowed to that operation. */
+static void expect_found(const struct self_report *r, int layer, const char *op)
+{
+    const struct self_cell *c = &r->cell[0];
+    ck_assert_int_eq(r->n_cells, 1);
+    ck_assert_msg(c->state == SELF_DIFFERS, "%s does not see its fault", c->name);
+    ck_assert_msg(c->at.narrowed, "%s: not narrowed", c->name);
+    ck_assert_msg(strcmp(c->at.op, op) == 0, "%s: narrowed to layer %d %s, not %s", c->name,
+                  c->at.layer, c->at.op, op);
+    ck_assert_msg(layer == ANY_LAYER || c->at.layer == layer, "%s: narrowed to layer %d, not %d",
+                  c->name, c->at.layer, layer);
+    ck_assert(c->way[0] && c->at.custom_id[0]);
+}
+
 #endif

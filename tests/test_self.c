@@ -96,14 +96,7 @@ START_TEST(a_planted_fault_turns_its_cell_red)
         return;
     }
     compare(&r, _i % ARITHS, TINY_PACKED, faults[at].cell, &plant);
-    const struct self_cell *c = &r.cell[0];
-    ck_assert_int_eq(r.n_cells, 1);
-    ck_assert_msg(c->state == SELF_DIFFERS, "%s does not see its fault", c->name);
-    ck_assert_msg(c->at.narrowed, "%s: not narrowed", c->name);
-    ck_assert_msg(strcmp(c->at.op, faults[at].op) == 0, "%s: narrowed to layer %d %s, not %s",
-                  c->name, c->at.layer, c->at.op, faults[at].op);
-    ck_assert(faults[at].layer == ANY_LAYER || c->at.layer == faults[at].layer);
-    ck_assert(c->way[0] && c->at.custom_id[0]);
+    expect_found(&r, faults[at].layer, faults[at].op);
     struct strbuf text = {0};
     self_table(&r, &text);
     ck_assert_ptr_nonnull(strstr(text.data, "DIFFERS"));
