@@ -20,6 +20,7 @@ import sys
 import tempfile
 
 import gguf
+import gguf_f32
 import llama_cpp as lc
 import mlx.core as mx
 import numpy as np
@@ -36,23 +37,9 @@ BAR = {"f32": 1e-4, "mma90": 0.01, "8 bits": 0.02}
 
 def write_f32(source, path):
     """The same model with every tensor as F32."""
-    reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(path, "gemma3")
-    for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name in ("general.architecture",
-                                                            "general.file_type"):
-            continue
-        kind = field.types[0]
-        sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, field.contents(), kind, sub)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    for t in reader.tensors:
-        value = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32)
-        writer.add_tensor(t.name, np.ascontiguousarray(value))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_f32.write(source, path, "gemma3",
+                   ((t.name, gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32))
+                    for t in gguf.GGUFReader(source).tensors))
 
 
 def llama_logits(path, prompts):

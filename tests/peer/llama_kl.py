@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-import gguf
+import gguf_f32
 import llama_cpp as lc
 import numpy as np
 
@@ -67,25 +67,6 @@ def tensors(folder):
                 if heads:  # rotated by neighbours, not by halves
                     x = x.reshape(heads, 2, -1, x.shape[1]).swapaxes(1, 2).reshape(x.shape)
                 yield f"blk.{layer}.{kind}.weight", x
-
-
-def write_gguf(source, folder, path):
-    reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(path, "llama")
-    for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name in ("general.architecture",
-                                                            "general.file_type"):
-            continue
-        kind = field.types[0]
-        sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, field.contents(), kind, sub)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    for name, x in tensors(folder):
-        writer.add_tensor(name, np.ascontiguousarray(x))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 class Peer:
@@ -157,7 +138,7 @@ def main():
         peers = []
         for name, of in (("ref", ref), ("var", var)):
             path = os.path.join(folder, name + ".gguf")
-            write_gguf(source, of, path)
+            gguf_f32.write(source, path, "llama", tensors(of))
             peers.append(Peer(path))
         with open(text, encoding="utf-8") as f:
             ids = peers[0].tokens(f.read())
