@@ -68,11 +68,12 @@ def write(build, name, folder, text):
 
 def prompts():
     """Lines of a prompt file, as tests/self_rig.h makes them."""
-    def long(i):
-        return "".join(chr(97 + (j * (3 + i if j < 64 else 5) + j // 7) % 26) for j in range(270))
+    def long(i, n):
+        return "".join(chr(97 + (j * (3 + i if j < 64 else 5) + j // 7) % 26) for j in range(n))
 
-    lines = [{"custom_id": f"long{i}", "max_tokens": 3, "prompt": long(i)} for i in range(2)]
+    lines = [{"custom_id": f"long{i}", "max_tokens": 3, "prompt": long(i, n)}
+             for i, n in enumerate((270, 140))]
     lines += [{"custom_id": "draw", "prompt": "the cat", "max_tokens": 3, "temperature": 1,
                "seed": 3},
-              {"custom_id": "talk", "turns": [long(2)[:70], "two"], "max_tokens": 3}]
+              {"custom_id": "talk", "turns": [long(2, 70), "two"], "max_tokens": 3}]
     return "".join(json.dumps(line) + "\n" for line in lines)
