@@ -177,8 +177,8 @@ void ckpt_weight_repack(const struct ckpt_weight *w, struct qformat q, int64_t r
                         uint8_t *codes, uint8_t *scales, uint8_t *biases);
 
 /* GGUF -> packed where the grid allows (docs/formats.md): the format that a GGML tensor has
- * exactly: affine, f16 scales when they hold, else f32; MXFP4 is mxfp4. False when there is none.
- */
+ * exactly: affine, f16 scales when they hold, else f32; MXFP4 is mxfp4, NVFP4 nvfp4. False when
+ * there is none. */
 bool ggml_affine_format(const struct ckpt_weight *w, struct qformat *q);
 /* Repacks canonical rows [row0, row0+n) into MLX layout; buffers sized by q. Exact. A block float
  * has no biases. */

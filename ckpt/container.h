@@ -33,6 +33,7 @@ enum ggml_type {
     GGML_F64 = 28,
     GGML_BF16 = 30,
     GGML_MXFP4 = 39,
+    GGML_NVFP4 = 40,
     GGML_NONE = -1 /* the tensor is of a plain dtype */
 };
 
@@ -40,7 +41,7 @@ const char *ggml_type_name(int type);                               /* "Q4_1"; N
 bool ggml_type_block(int type, int *block_elems, int *block_bytes); /* false: unknown */
 /* Dequantizes n elements (a multiple of the block) as the reference does: f32, its own order of
  * operations. False for a type that is not imported. A block the format forbids (MXFP4 exponent
- * 255) gives NaN. */
+ * 255, NVFP4 scale 0x7f) gives NaN. */
 bool ggml_type_decode(int type, const uint8_t *blocks, int64_t n, float *out);
 
 #define CKPT_DIMS_MAX 8

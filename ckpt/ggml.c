@@ -44,7 +44,7 @@
     X(34, "TQ1_0", 256, 54)                                                                        \
     X(35, "TQ2_0", 256, 66)                                                                        \
     X(GGML_MXFP4, "MXFP4", 32, 17)                                                                 \
-    X(40, "NVFP4", 64, 36)                                                                         \
+    X(GGML_NVFP4, "NVFP4", 64, 36)                                                                 \
     X(41, "Q1_0", 128, 18)                                                                         \
     X(42, "Q2_0", 64, 18)
 
@@ -107,17 +107,32 @@ static void decode_q8_0(const uint8_t *b, float *out)
         out[j] = (float)(int8_t)b[2 + j] * d;
 }
 
+/* Twice the elements of e2m1. */
+static const float e2m1_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 static void decode_mxfp4(const uint8_t *b, float *out)
 {
-    static const float table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     uint32_t e = b[0];
     /* Half of 2^(e-127), since the table holds twice the element. */
     float d = f32_from_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23);
     if (e == 255)
         d = NAN;
     for (int j = 0; j < 16; j++) {
-        out[j] = table[b[1 + j] & 15] * d;
-        out[j + 16] = table[b[1 + j] >> 4] * d;
+        out[j] = e2m1_twice[b[1 + j] & 15] * d;
+        out[j + 16] = e2m1_twice[b[1 + j] >> 4] * d;
+    }
+}
+
+/* Four scales, unsigned e4m3: their bit 7 is not read. Each has eight bytes of codes. */
+static void decode_nvfp4(const uint8_t *b, float *out)
+{
+    for (int t = 0; t < 4; t++) {
+        const uint8_t *qs = b + 4 + 8 * t;
+        float d = 0.5f * e4m3_to_f32(b[t] & 0x7f);
+        for (int j = 0; j < 8; j++)
+            *out++ = e2m1_twice[qs[j] & 15] * d;
+        for (int j = 0; j < 8; j++)
+            *out++ = e2m1_twice[qs[j] >> 4] * d;
     }
 }
 
@@ -232,6 +247,9 @@ static bool decode_block(int type, const uint8_t *b, float *out)
         return true;
     case GGML_MXFP4:
         decode_mxfp4(b, out);
+        return true;
+    case GGML_NVFP4:
+        decode_nvfp4(b, out);
         return true;
     default:
         return false;

@@ -4,9 +4,10 @@
  *   Q8_0: code + 128, d, -128d                    Q4_K, Q5_K: code, d*sc, -(dmin*mn)
  *
  * f16 scales hold d and m as they are, and the multiples of d unless they overflow; the K types
- * need f32, which holds every product of an f16 and a 6-bit number. MXFP4 is mxfp4: codes and
- * scale bytes are the same. GGML packs element j beside j + 16, MLX beside its neighbour, so codes
- * are unpacked and packed again.
+ * need f32, which holds every product of an f16 and a 6-bit number. MXFP4 is mxfp4 and
+ * NVFP4 nvfp4: codes and scale bytes are the same, but that GGML's e4m3 has no sign. GGML packs
+ * element j beside j + 16 (NVFP4: j + 8 of its 16), MLX beside its neighbour, so codes are unpacked
+ * and packed again.
  */
 #include <math.h>
 
@@ -31,6 +32,7 @@ static bool find_shape(int type, struct shape *s)
     case GGML_Q4_1:
     case GGML_Q4_K:
     case GGML_MXFP4:
+    case GGML_NVFP4:
         s->bits = 4;
         break;
     case GGML_Q5_0:
@@ -81,6 +83,19 @@ static void read_mxfp4(const uint8_t *b, uint8_t code[GROUP])
     }
 }
 
+/* Groups 2 * half and 2 * half + 1 of a block's four: 32 codes, and a scale byte each. */
+static void read_nvfp4(const uint8_t *b, int half, uint8_t code[GROUP], uint8_t scale[2])
+{
+    for (int t = 0; t < 2; t++) {
+        const uint8_t *qs = b + 4 + 8 * (2 * half + t);
+        scale[t] = b[2 * half + t] & 0x7f;
+        for (int j = 0; j < 8; j++) {
+            code[16 * t + j] = qs[j] & 15;
+            code[16 * t + j + 8] = qs[j] >> 4;
+        }
+    }
+}
+
 /* Sub-block t of a Q4_K or Q5_K block; its scale and minimum are six bits each. */
 static void read_k(int type, const uint8_t *b, int t, struct group *g)
 {
@@ -125,8 +140,8 @@ bool ggml_affine_format(const struct ckpt_weight *w, struct qformat *q)
     int64_t k = ckpt_weight_k(w), rows = ckpt_weight_rows(w);
     if (w->enc != CKPT_GGML || w->n_dim < 2 || !find_shape(w->ggml, &s))
         return false;
-    if (w->ggml == GGML_MXFP4) {
-        *q = QFORMAT_MXFP4;
+    if (w->ggml == GGML_MXFP4 || w->ggml == GGML_NVFP4) {
+        *q = w->ggml == GGML_MXFP4 ? QFORMAT_MXFP4 : QFORMAT_NVFP4;
         return true;
     }
     bool k_type = s.elems > GROUP;
@@ -168,6 +183,9 @@ void ggml_affine_rows(const struct ckpt_weight *w, struct qformat q, int64_t row
         for (int64_t i = 0; i < groups; i++) {
             if (w->ggml == GGML_MXFP4)
                 read_mxfp4(at.data + i * s.bytes, g.code);
+            else if (w->ggml == GGML_NVFP4)
+                read_nvfp4(at.data + i / 2 * s.bytes, (int)(i % 2), g.code,
+                           scales + 2 * (r * groups + i));
             else
                 read_group(w, s, at.data, i, &g);
             /* 32 codes are a whole number of bytes, so groups are packed one by one. */
@@ -178,10 +196,10 @@ void ggml_affine_rows(const struct ckpt_weight *w, struct qformat q, int64_t row
                 for (have += q.bits; have >= 8; have -= 8, bits >>= 8)
                     *out++ = (uint8_t)bits;
             }
-            if (w->ggml == GGML_MXFP4) {
+            if (w->ggml == GGML_MXFP4)
                 scales[r * groups + i] = at.data[i * s.bytes];
+            if (w->ggml == GGML_MXFP4 || w->ggml == GGML_NVFP4)
                 continue;
-            }
             store_scale(scales, q.scale, r * groups + i, g.scale);
             store_scale(biases, q.scale, r * groups + i, g.bias);
         }

@@ -212,6 +212,16 @@ static enum err_code mark_rope(struct checkpoint *c, struct ckpt_weight *w, stru
     return ERR_OK;
 }
 
+/* What multiplies a matrix of NVFP4 as a whole: passed over, every value would be wrong. */
+static enum err_code refuse_scale(const char *stored, const char *name, struct err *e)
+{
+    if ((!str_ends(name, ".scale") && !str_ends(name, ".input_scale")) ||
+        str_ends(name, ".router.scale"))
+        return ERR_OK;
+    return err_set(e, ERR_INPUT, "weight '%s': a scale of a whole matrix (NVFP4) is not read",
+                   stored);
+}
+
 /* gpt-oss's experts in a folder of HF's. */
 static enum err_code add_gpt_oss(struct checkpoint *c, const struct items *all,
                                  const struct item *it, struct err *e)
@@ -274,7 +284,9 @@ static enum err_code add_weight(struct checkpoint *c, const struct items *all,
     } else if (gguf) {
         bind_plain(w, it->t);
         w->minus_one = names_gguf_plus_one(family, name);
-        rc = mark_rope(c, w, e);
+        rc = refuse_scale(stored, name, e);
+        if (rc == ERR_OK)
+            rc = mark_rope(c, w, e);
     } else {
         rc = bind_folder(c, all, it->t, w, &skip, e);
     }

@@ -30,7 +30,7 @@ struct feed {
 static void tap(void *ctx, int layer, const char *op, int n_rows, const uint64_t *hash)
 {
     const struct feed *f = ctx;
-    bool of_output = layer < 0 && strcmp(op, "embed") != 0;
+    bool of_output = engine_op_of_output(layer, op);
     int from = of_output ? f->first_out : f->first, n = of_output ? f->n_out : f->piece;
     int64_t pos = of_output ? f->pos + f->piece - f->n_out : f->pos;
     for (int i = 0; i < n && from + i < n_rows; i++)

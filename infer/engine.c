@@ -221,6 +221,11 @@ const char *engine_fingerprint(const struct engine *en)
     return en->fingerprint;
 }
 
+bool engine_op_of_output(int layer, const char *op)
+{
+    return layer < 0 && (strcmp(op, "final_norm") == 0 || strcmp(op, "logits") == 0);
+}
+
 void engine_set_tap(struct engine *en, engine_tap tap, void *ctx)
 {
     en->tap = tap;

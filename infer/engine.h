@@ -95,11 +95,12 @@ struct step {
 MUST_USE enum err_code engine_step(struct engine *en, struct step *s, struct err *e);
 
 /* Called after every operation of a step with the hash of each row of its output: trace level
- * layers. NULL turns it off. layer -1 is outside the layers; "embed" and operations of layers have
- * a row for each token, in the order of pieces; "final_norm" and "logits" one for each output row.
+ * layers. NULL turns it off. layer -1 is outside the layers. There is a row for each token, in the
+ * order of pieces, or of operations "of output" one for each output row.
  */
 typedef void (*engine_tap)(void *ctx, int layer, const char *op, int n_rows, const uint64_t *hash);
 void engine_set_tap(struct engine *en, engine_tap tap, void *ctx);
+bool engine_op_of_output(int layer, const char *op);
 
 /* Called with the residual state that enters each layer, f32 [n_rows, d_model] in device memory,
  * which lives until the call ends: a row for each token, and for layer n_layer (what the final norm

@@ -231,7 +231,7 @@ void run_trace_emit(const struct run_trace *t, int row, int out_row, const struc
 {
     for (size_t i = 0; i < t->n_ops; i++) {
         const struct run_trace_op *op = &t->ops[i];
-        bool of_output = op->layer < 0 && strcmp(op->op, "embed") != 0;
+        bool of_output = engine_op_of_output(op->layer, op->op);
         int at = of_output ? out_row : row;
         if (at >= 0 && at < op->n_rows)
             o->events.on_layer(o->user, req_user, pos, op->layer, op->op,

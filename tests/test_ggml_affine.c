@@ -153,6 +153,36 @@ START_TEST(mxfp4_stays_mxfp4)
 }
 END_TEST
 
+/* The same; GGML's scales have no sign. Element j of 16 stands beside j + 8. */
+START_TEST(nvfp4_stays_nvfp4)
+{
+    struct rng r = {7, 0};
+    struct ckpt_weight w = random_weight(GGML_NVFP4, 512, &r, 20);
+    uint8_t codes[ROWS * 256], scales[ROWS * 32];
+    float got[ROWS * 512], want[ROWS * 512];
+    struct err e = {.text = ""};
+    struct qformat q;
+    for (int64_t i = 0; i < ROWS * 8 * 36; i++)
+        if (i % 36 < 4 && (w.data[i] & 0x7f) == 0x7f)
+            ((uint8_t *)(uintptr_t)w.data)[i] = 0x7e;
+    ck_assert(ggml_affine_format(&w, &q) && qformat_same(q, QFORMAT_NVFP4));
+    ggml_affine_rows(&w, q, 0, ROWS, codes, scales, NULL);
+    struct ckpt_weight p = {.name = "p", .enc = CKPT_MX, .q = q, .n_dim = 2, .dim = {ROWS, 512}};
+    p.data = codes;
+    p.scales = scales;
+    ck_assert_int_eq(ckpt_weight_decode(&p, 0, ROWS, got, &e), ERR_OK);
+    ck_assert_int_eq(ckpt_weight_decode(&w, 0, ROWS, want, &e), ERR_OK);
+    for (int i = 0; i < ROWS * 512; i++) {
+        const uint8_t *block = w.data + i / 64 * 36;
+        uint8_t byte = block[4 + i % 64 / 16 * 8 + i % 8];
+        ck_assert_uint_eq(qformat_code(codes, 4, i), i % 16 < 8 ? byte & 15 : byte >> 4);
+        ck_assert_uint_eq(scales[i / 16], block[i % 64 / 16] & 0x7f);
+        ck_assert(got[i] == want[i]);
+    }
+    free((void *)(uintptr_t)w.data);
+}
+END_TEST
+
 START_TEST(other_types_have_no_form)
 {
     static const int types[] = {GGML_Q2_K, GGML_Q3_K, GGML_Q6_K, GGML_F16};
@@ -189,6 +219,17 @@ START_TEST(forbidden_mxfp4_exponent_is_nan)
 }
 END_TEST
 
+START_TEST(forbidden_nvfp4_scale_is_nan)
+{
+    uint8_t block[36] = {0x38, 0x7f, 0xff, 0x38, 1};
+    float out[64];
+    ck_assert(ggml_type_decode(GGML_NVFP4, block, 64, out));
+    for (int i = 0; i < 64; i++)
+        ck_assert((isnan(out[i]) != 0) == (i / 16 == 1 || i / 16 == 2));
+    ck_assert(out[0] == 0.5f);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("ggml_affine");
@@ -198,9 +239,11 @@ Suite *test_suite(void)
     tcase_add_test(t, scales_that_overflow_f16_fall_back_to_f32);
     tcase_add_test(t, infinite_and_nan_scales_have_no_form);
     tcase_add_test(t, mxfp4_stays_mxfp4);
+    tcase_add_test(t, nvfp4_stays_nvfp4);
     tcase_add_test(t, other_types_have_no_form);
     tcase_add_test(t, permuted_rows_are_put_in_order);
     tcase_add_test(t, forbidden_mxfp4_exponent_is_nan);
+    tcase_add_test(t, forbidden_nvfp4_scale_is_nan);
     suite_add_tcase(s, t);
     return s;
 }

@@ -351,7 +351,9 @@ def write_gguf_plain(w, c, arch):
             w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
 
 
-def write_gguf(case, path):
+def write_gguf(case, path, encode=None, more=None):
+    """encode: gives a tensor's data and GGML type by its GGUF name and its values. more: tensors by
+    their GGUF names."""
     import gguf
 
     config = CASES[case][0]
@@ -380,7 +382,11 @@ def write_gguf(case, path):
             value = interleave(value, c["num_key_value_heads"])
         if arch in ("gemma2", "gemma3") and name.endswith("norm.weight"):
             value = value + 1
-        w.add_tensor(gguf_name(arch, name), value)
+        name = gguf_name(arch, name)
+        value, kind = encode(name, value) if encode else (value, None)
+        w.add_tensor(name, value, raw_dtype=kind)
+    for name, value in (more or {}).items():
+        w.add_tensor(name, value)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

@@ -1,63 +1,66 @@
 """Tiny checkpoints of every family for tests/gpu/run: the folders that tests/reference proves, as they
-are and packed.
+are and packed, and those of tests/families/self_models.py.
 
 usage: families.py BUILD OUT
 
-OUT is made anew and gets models.tar.gz, a folder a model with its prompt in the file `tokens`. On
-the device `run families` holds the logits of every position, in pieces of 64 tokens and of one,
-against those of the CPU's mma90, byte by byte.
+BUILD has assay and tool_tiny. OUT gets the folder models, a folder a model with its prompt in the
+file `tokens`: `run families` holds the logits of every position, in pieces of 64 tokens and of one,
+against those of the CPU's mma90, byte by byte. And the folder self, a folder a model with a prompt
+file: `run invariances` holds each against itself. 80 MB of random numbers, so they are made where
+they are needed, and held against the digests of the goldens.
 """
+import json
+import os
 import pathlib
 import shutil
-import subprocess
 import sys
-import tarfile
-import tempfile
+from concurrent.futures import ProcessPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "families")]
 import cases  # noqa: E402
 import gpt_oss_cases  # noqa: E402
+import self_models  # noqa: E402
+from self_models import AFFINE, BLOCKS, pack  # noqa: E402
 
-AFFINE = "why: a proof\nrules:\n  - bits: {}\n    group: 32\n"
-BLOCKS = AFFINE.format(8) + "  - role: expert\n    format: {}\n"
+FORMATS = ("mxfp4", "mxfp8", "nvfp4")
 
 
-def pack(build, source, to, recipe):
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
-        f.write(recipe)
-        f.flush()
-        subprocess.run([build / "assay", "quantize", source, "-o", to, "--recipe", f.name],
-                       check=True, stderr=subprocess.DEVNULL)
+def write_case(build, to, case):
+    if case in gpt_oss_cases.CASES:
+        digest, known = gpt_oss_cases.write(case, to / case, "hf"), gpt_oss_cases.DIGESTS
+        prompt, recipes = gpt_oss_cases.prompt(case), {f: BLOCKS.format(f) for f in FORMATS}
+    else:
+        digest, known = cases.write_case(case, to / case), cases.HERE / "golden" / "weights.json"
+        prompt = cases.prompt(case)
+        recipes = {f"q{b}": AFFINE.format(b) for b in (4, 8)} if case in cases.PACKED else {}
+    if json.loads(known.read_text()).get(case) != digest:
+        raise SystemExit(f"{case}: its weights are not those of the golden")
+    made = [to / case]
+    for name, recipe in recipes.items():
+        made.append(to / f"{case}-{name}")
+        pack(build, to / case, made[-1], recipe)
+    for folder in made:
+        (folder / "tokens").write_text(" ".join(map(str, prompt)) + "\n")
+    return len(made)
 
 
 def main():
-    build, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        tmp = pathlib.Path(scratch)
-        for module in (cases, gpt_oss_cases):
-            for case in module.CASES:
-                if module is gpt_oss_cases:
-                    module.write(case, tmp / case, "hf")
-                else:
-                    module.write_case(case, tmp / case)
-                made = [tmp / case]
-                if module is gpt_oss_cases:
-                    recipes = {form: BLOCKS.format(form) for form in ("mxfp4", "mxfp8", "nvfp4")}
-                else:
-                    recipes = {f"q{bits}": AFFINE.format(bits) for bits in (4, 8)}
-                for name, recipe in recipes.items():
-                    if module is gpt_oss_cases or case in cases.PACKED:
-                        made.append(tmp / f"{case}-{name}")
-                        pack(build, tmp / case, made[-1], recipe)
-                for folder in made:
-                    (folder / "tokens").write_text(" ".join(map(str, module.prompt(case))) + "\n")
-        with tarfile.open(out / "models.tar.gz", "w:gz") as tar:
-            for folder in sorted(tmp.iterdir()):
-                tar.add(folder, folder.name)
-        print(f"{len(list(tmp.iterdir()))} models, {(out / 'models.tar.gz').stat().st_size} bytes")
+    build, out = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for name in ("models", "self"):
+        shutil.rmtree(out / name, ignore_errors=True)
+        (out / name).mkdir(parents=True)
+    self_models.write_text(build, out / "text")
+    with ProcessPoolExecutor() as pool:
+        made = [pool.submit(write_case, build, out / "models", case)
+                for case in [*cases.CASES, *gpt_oss_cases.CASES]]
+        selves = [pool.submit(self_models.write, build, name, out / "self" / name, out / "text")
+                  for name in self_models.MODELS]
+        for done in selves:
+            done.result()
+        print(f"{sum(m.result() for m in made)} models, {len(selves)} against themselves")
+    shutil.rmtree(out / "text")
 
 
 if __name__ == "__main__":

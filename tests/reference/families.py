@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 
+import gguf
 import mlx.core as mx
 import numpy as np
 from mlx_lm.utils import load_model
@@ -114,6 +115,44 @@ def run_packed(tally, build, case, tmp, bits):
         tally.say(far <= BAR, f"{name}: {far:.2g} of the range from mlx-lm's expansion")
 
 
+def run_nvfp4(tally, build, tmp):
+    """A GGUF with NVFP4 blocks is the one with their values by Python gguf as F32, and is kept."""
+    case, ids = "llama", cases.prompt("llama")
+    kind = gguf.GGMLQuantizationType.NVFP4
+
+    def blocks(name, value):
+        if value.ndim < 2 or value.shape[1] % 64 or "embd" in name:
+            return value, None
+        rng = np.random.default_rng(len(name) + value.size)
+        raw = rng.integers(0, 256, (value.shape[0], value.shape[1] // 64, 36), dtype=np.uint8)
+        raw[..., :4] = rng.integers(0x10, 0x28, raw[..., :4].shape)  # scales about those of `value`
+        return raw.reshape(value.shape[0], -1), kind
+
+    def values(name, value):
+        value, packed = blocks(name, value)
+        return (gguf.quants.dequantize(value, kind) if packed else value), None
+
+    packed, flat, kept = (tmp / name for name in ("nvfp4.gguf", "nvfp4-f32.gguf", "nvfp4-kept"))
+    cases.write_gguf(case, packed, blocks)
+    cases.write_gguf(case, flat, values)
+    assay(build, "convert", packed, "-o", kept)
+    for arith in ("f32", "mma90"):
+        want = our_logits(build, flat, ids, arith)
+        tally.say(np.isfinite(want).all() and want.std() > 0, f"NVFP4: numbers in {arith}")
+        for what, path in (("blocks", packed), ("kept", kept)):
+            tally.say(np.array_equal(our_logits(build, path, ids, arith), want),
+                      f"NVFP4 {what}: the bits of their values in {arith}")
+    listed = json.loads(assay(build, "inspect", kept, "--json"))
+    tally.say(sum(t["format"] == "nvfp4" for t in listed["tensors"]) == 19, "NVFP4: 19 are kept")
+    # What multiplies a whole matrix is not read: it must not be passed over.
+    for stored in ("blk.0.attn_q.scale", "blk.1.ffn_up.scale", "output.scale"):
+        cases.write_gguf(case, packed, blocks, {stored: np.ones(1, np.float32)})
+        done = subprocess.run([build / "assay", "infer", "--plan", "-m", packed], text=True,
+                              capture_output=True, check=False)
+        tally.say(done.returncode == 3 and stored in done.stderr,
+                  f"NVFP4: a matrix's own scale is refused by name: {done.stderr.strip()}")
+
+
 def run_invariance(tally, build, case, tmp):
     """Rows and pages do not know how they were fed; the tool shows that faults are seen."""
     model = tmp / f"{case}-wide"
@@ -172,6 +211,7 @@ def main():
             run_invariance(tally, build, case, tmp)
         for case, change in FAULTS:
             run_fault(tally, build, case, change, tmp)
+        run_nvfp4(tally, build, tmp)
     print(f"{tally.passed} passed, {tally.failed} failed, 0 skipped")
     return 1 if tally.failed else 0
 
