@@ -398,6 +398,7 @@ __device__ static void attend_items(const struct attention_args &a, const struct
             for (; tile < stop; tile++)
                 advance<true, CAPS>(w, b, p, keys, values, ones, tile, group, lane == 0);
         }
+        __syncwarp(); /* every lane has read its queries */
         if (lane == 0)
             copy_arrive(&b->q_empty[place]);
         copy_wait(&b->v_full[w.v.stage], w.v.phase);

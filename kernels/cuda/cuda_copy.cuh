@@ -49,13 +49,27 @@ __device__ static inline void copy_arrive(uint64_t *barrier)
     COPY_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(copy_address(barrier)) : "memory");
 }
 
-__device__ static inline void copy_wait(uint64_t *barrier, int parity)
+/* Where `who` is not 0; without a branch. */
+__device__ static inline void copy_arrive_if(int who, uint32_t barrier)
+{
+    COPY_ASM("{.reg .pred p; setp.ne.b32 p, %1, 0;\n"
+             "@p mbarrier.arrive.shared::cta.b64 _, [%0];}" ::"r"(barrier),
+             "r"(who)
+             : "memory");
+}
+
+__device__ static inline void copy_wait(uint32_t barrier, int parity)
 {
     COPY_ASM("{.reg .pred p;\n"
              "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-             "@!p bra again;}" ::"r"(copy_address(barrier)),
+             "@!p bra again;}" ::"r"(barrier),
              "r"(parity)
              : "memory");
+}
+
+__device__ static inline void copy_wait(uint64_t *barrier, int parity)
+{
+    copy_wait(copy_address(barrier), parity);
 }
 
 /* This thread's writes to shared memory come before copies that are asked for later. */

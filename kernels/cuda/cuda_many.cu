@@ -32,7 +32,7 @@ struct many_plan {
     int item_tiles;                    /* of a block; the last ones of a part have fewer */
     int64_t all_rows;                  /* of all parts: a slot's row length */
     float *slots; /* [chunk][row of x][row of the parts], or NULL: totals in registers */
-    bool no_wait; /* planted fault */
+    bool no_wait, frees_early; /* planted faults */
 };
 
 /* ---- items --------------------------------------------------------------------------------------
@@ -73,41 +73,63 @@ __device__ static struct many_item find_item(const struct cuda_products &all,
     return it;
 }
 
-/* Writes what a lane holds of its tile, to the output or to a slot. */
-template <int N>
-__device__ static void store_sums(const struct cuda_products &all, const struct many_plan &p,
-                                  const struct many_item &it, int warp, const float (&sum)[N])
+/* Where an item's sums go: to the output or to a slot. */
+struct many_place {
+    float *out;        /* of the block's first row and column */
+    const float *bias; /* of that row, or NULL */
+    int stride;
+    int rows, columns; /* that are there */
+    int chunk, end;
+};
+
+__device__ static struct many_place
+find_place(const struct cuda_products &all, const struct many_plan &p, const struct many_item &it)
 {
     const struct cuda_product &part = all.part[it.part];
-    int lane = (int)threadIdx.x % 32, tile = it.tile0 + warp, first = it.column + lane % 4 * 2;
-    int left = all.n_tok - first; /* rows of x from the lane's first */
-    int64_t r = (int64_t)tile * CUDA_TILE_ROWS + lane / 4, stride = part.out_stride;
-    bool mine = warp < p.item_tiles, has[2] = {mine && r < part.rows, mine && r + 8 < part.rows};
-    float *out = part.out, add[2] = {0.0f, 0.0f};
-    const float *bias = p.slots ? NULL : part.bias;
+    int64_t r = (int64_t)it.tile0 * CUDA_TILE_ROWS;
+    struct many_place to = {part.out, NULL, (int)part.out_stride};
     if (p.slots) {
-        stride = p.all_rows;
-        out = p.slots + it.chunk * all.n_tok * stride + it.row_first;
+        to.stride = (int)p.all_rows;
+        to.out = p.slots + it.chunk * all.n_tok * p.all_rows + it.row_first;
+    } else if (part.bias) {
+        to.bias = part.bias + r;
     }
-    out += first * stride + r;
-    if (bias) {
-        add[0] = has[0] ? bias[r] : 0.0f;
-        add[1] = has[1] ? bias[r + 8] : 0.0f;
+    to.out += (int64_t)it.column * to.stride + r;
+    to.rows = (int)MIN2(part.rows - r, (int64_t)p.item_tiles * CUDA_TILE_ROWS);
+    to.columns = all.n_tok - it.column;
+    to.chunk = it.chunk;
+    to.end = it.end;
+    return to;
+}
+
+/* Writes sums [first, first + n) of what a thread holds of its warp's tile. */
+template <int N>
+__device__ static inline void store_sums(const struct many_place &place, unsigned thread,
+                                         const float (&sum)[N], int first, int n)
+{
+    const struct many_place to = place; /* or stores might change it */
+    int row = (int)(thread / 32 * CUDA_TILE_ROWS + thread % 32 / 4);
+    int column = first / 4 * 8 + (int)(thread % 4 * 2), left = to.columns - column;
+    bool has[2] = {row < to.rows, row + 8 < to.rows};
+    float add[2] = {-0.0f, -0.0f}; /* which changes nothing */
+    float *out = to.out + (int64_t)column * to.stride + row;
+    __builtin_assume(__isGlobal(out));
+    if (to.bias) {
+        add[0] = has[0] ? to.bias[row] : 0.0f;
+        add[1] = has[1] ? to.bias[row + 8] : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < N; i += 2) { /* rows g, then g + 8, of eight columns */
-        int j = i / 4 * 8, h = i / 2 % 2;
+    for (int i = first; i < first + n; i++) { /* rows g, then g + 8, of eight columns */
+        int h = i / 2 % 2, j = (i / 4 - first / 4) * 8 + i % 2;
         if (has[h] && j < left)
-            out[8 * h] = bias ? sum[i] + add[h] : sum[i];
-        if (has[h] && j + 1 < left)
-            out[stride + 8 * h] = bias ? sum[i + 1] + add[h] : sum[i + 1];
-        out += h * 8 * stride;
+            out[(int64_t)j * to.stride + 8 * h] = sum[i] + add[h];
     }
 }
 
 /* The parts of linear layers as work of wide_run. */
 template <int COLUMNS> struct linear_work {
     typedef struct many_item item;
+    typedef struct many_place place;
     const struct cuda_products &all;
     const struct many_plan &p;
 
@@ -140,9 +162,19 @@ template <int COLUMNS> struct linear_work {
     {
         return all.descending && !p.slots ? p.n_chunks - 1 - chunk : chunk;
     }
-    template <int N> __device__ void store(const item &it, int warp, const float (&sum)[N]) const
+    __device__ bool frees_early(void) const
     {
-        store_sums(all, p, it, warp, sum);
+        return p.frees_early;
+    }
+    __device__ place place_of(const item &it) const
+    {
+        return find_place(all, p, it);
+    }
+    template <int N>
+    __device__ void store(const place &to, unsigned thread, const float (&sum)[N], int first,
+                          int n) const
+    {
+        store_sums(to, thread, sum, first, n);
     }
 };
 
@@ -279,6 +311,7 @@ static bool launch(const struct cuda_kern *c, const struct cuda_products *all,
         allowed = true;
     }
     p.no_wait = c->plant_no_wait;
+    p.frees_early = c->plant_frees_early;
     launch_early(linear_many<W, BITS, SCALE>, dim3((unsigned)MIN2(p.n_items, c->n_sm)), W::threads,
                  shared, c->stream, *all, p, x);
     if (p.slots) {
@@ -289,7 +322,7 @@ static bool launch(const struct cuda_kern *c, const struct cuda_products *all,
 }
 
 static const struct many_form large_forms[] = {
-    {8, 8, 128, 880, 0}, {12, 12, 128, 1260, 0}, {8, 8, 192, 1200, 0}};
+    {8, 8, 128, 820, 0}, {12, 12, 128, 1260, 0}, {8, 8, 192, 1230, 0}};
 
 /* The plan of the large form that ends first. */
 static int best_form(const struct cuda_kern *c, const struct cuda_products *all,

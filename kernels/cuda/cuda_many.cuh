@@ -171,6 +171,15 @@ __device__ static void run_block(float (&acc)[N], const uint32_t a[16], uint32_t
     wgmma_commit();
 }
 
+/* The warp is done with a stage, if there was one: all of its lanes have read their weights there.
+ */
+__device__ static inline void many_free(uint64_t *empty, bool read)
+{
+    __syncwarp();
+    if (read && threadIdx.x % 32 == 0)
+        copy_arrive(empty);
+}
+
 /* ---- a block's way through its items ------------------------------------------------------------
  */
 /* wait: for the kernels before this one, when the first weights are on their way. */
@@ -223,13 +232,13 @@ __device__ static void run_items(const WORK &work, const CUtensorMap &x, uint8_t
                                                          &full[refill], &empty[refill],
                                                          stage < 2 ? phase ^ 1 : phase);
                 wgmma_wait<buffers - 1>();
-                if (buffers == 1 && step > 0 && threadIdx.x % 32 == 0)
-                    copy_arrive(&empty[last]);
+                if (buffers == 1)
+                    many_free(&empty[last], step > 0);
                 make_operand<BITS, SCALE>(piece, 0, group_shift, a[0]);
                 run_block(acc, a[0], columns, i);
                 wgmma_wait<buffers - 1>();
-                if (buffers == 2 && step > 0 && threadIdx.x % 32 == 0)
-                    copy_arrive(&empty[last]);
+                if (buffers == 2)
+                    many_free(&empty[last], step > 0);
                 make_operand<BITS, SCALE>(piece, 1, group_shift, a[buffers - 1]);
                 run_block(acc, a[buffers - 1], columns + half, 1);
                 stage = stage + 1 == stages ? 0 : stage + 1;

@@ -80,8 +80,9 @@ struct cuda_kern {
     /* Planted by tests: the norm takes so much longer, and few-row products do not wait for it. */
     int plant_delay_ns;
     bool plant_no_wait;
-    bool plant_descending; /* by tests: attention adds the results of splits from the last */
-    bool host_order;       /* tests and bench: weights are put in order on the host */
+    bool plant_frees_early; /* by tests: stages are given back to copies before they are read */
+    bool plant_descending;  /* by tests: attention adds the results of splits from the last */
+    bool host_order;        /* tests and bench: weights are put in order on the host */
     int force_path; /* tests and bench: 0, or which path of cuda_linear.cu every product takes */
     enum cuda_attention_kernel force_attention; /* tests and bench */
 };

@@ -25,6 +25,14 @@ __device__ static inline uint64_t wgmma_columns(uint32_t shared)
            (uint64_t)1 << 62;
 }
 
+/* The same in its parts: the upper word is one for all, and the lower one counts units of 16 bytes,
+ * so that a tile that lies further on is an addition away. */
+#define WGMMA_COLUMNS_HIGH ((uint64_t)0x40000040 << 32)
+__device__ static inline uint32_t wgmma_columns_low(uint32_t shared)
+{
+    return (shared >> 4 & 0x3fff) | 1u << 16;
+}
+
 /* Describes a turned tile: groups of 8 k are 1024 bytes apart, groups of 64 columns `next`. */
 __device__ static inline uint64_t wgmma_turned(uint32_t shared, uint32_t next)
 {
