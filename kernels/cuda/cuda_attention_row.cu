@@ -385,7 +385,7 @@ __device__ static inline void ask(const struct attention_args &a, const struct r
     int n = v.last - v.first + 1, value = h >= n, tile = v.first + h - value * n;
     if (h >= 2 * n)
         return;
-    uint64_t *barrier = value ? &sh->v_here[tile] : &sh->k_here[tile], policy;
+    uint64_t *barrier = value ? &sh->v_here[tile] : &sh->k_here[tile], policy = 0;
     copy_expect(barrier, half * 2);
     if (p.once)
         COPY_ASM("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
