@@ -192,6 +192,17 @@ static void say_unchecked(struct pair *p)
     }
 }
 
+/* What differs where the two were computed in other arithmetics; false: they were not. */
+static bool say_path(struct pair *p, const char *differs, const char *more)
+{
+    const char *a = p->ref->trace->head.arith, *b = p->var->trace->head.arith;
+    if (strcmp(a, b) == 0)
+        return false;
+    snprintf(p->evidence, sizeof p->evidence, "%s: another numeric path, %s and %s%s", differs, a,
+             b, more);
+    return true;
+}
+
 void judge_pair(const struct comparison *c, struct pair *p)
 {
     const struct variant *side;
@@ -209,8 +220,9 @@ void judge_pair(const struct comparison *c, struct pair *p)
     }
     if (p->same_ids) {
         p->verdict = VERDICT_SAME;
-        snprintf(p->evidence, sizeof p->evidence, "%s",
-                 p->same_bits ? "same bits" : "other logits");
+        if (p->same_bits || !say_path(p, "other logits", ""))
+            snprintf(p->evidence, sizeof p->evidence, "%s",
+                     p->same_bits ? "same bits" : "other logits");
     } else if ((side = red_side(p, false)) != NULL) {
         p->verdict = VERDICT_PATH;
         say_cell(p, side, "depends on its path");
@@ -236,7 +248,8 @@ void judge_pair(const struct comparison *c, struct pair *p)
         say_quantization(c, p);
     } else {
         p->verdict = VERDICT_UNKNOWN;
-        snprintf(p->evidence, sizeof p->evidence,
-                 "other tokens; without both models nothing can be run to say why");
+        if (!say_path(p, "other tokens", "; whether the weights differ too is not known"))
+            snprintf(p->evidence, sizeof p->evidence,
+                     "other tokens; without both models nothing can be run to say why");
     }
 }

@@ -439,6 +439,12 @@ static enum err_code cell_oracle(struct self *s, struct err *e)
         skip(s, "the CPU is the oracle: run with --device cuda:N");
         return ERR_OK;
     }
+    if (!kern_arith_measured(s->base.kern.arith)) {
+        char why[80];
+        snprintf(why, sizeof why, "the oracle models mma90 only; %s was not measured", s->r->arith);
+        skip(s, why);
+        return ERR_OK;
+    }
     snprintf(w.name, sizeof w.name, "CPU oracle");
     snprintf(s->cell->ways, sizeof s->cell->ways, "%s on the CPU", s->r->arith);
     w.engine.kern = (struct kern_options){

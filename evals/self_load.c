@@ -51,8 +51,10 @@ static void *competitor(void *ctx)
 {
     struct self_load *l = ctx;
     struct kern *k;
-    struct kern_options o = {.device = l->device, .arith = KERN_MMA90, .threads = 2};
-    l->rc = kern_open(&k, &o, &l->e);
+    struct kern_options o = {.device = l->device, .threads = 2};
+    l->rc = kern_device_arith(l->device, &o.arith, &l->e);
+    if (l->rc == ERR_OK)
+        l->rc = kern_open(&k, &o, &l->e);
     if (l->rc == ERR_OK) {
         l->rc = work(l, k);
         kern_close(k);

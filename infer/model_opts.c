@@ -3,9 +3,13 @@
 
 #include <stdlib.h>
 
+#include "common/log.h"
 #include "infer/lm.h"
 
-static const char *const ariths[] = {"auto", "f32", "mma90", NULL};
+/* "auto", then in the order of enum kern_arith. */
+static const char *const ariths[] = {"auto",  "f32",    "mma90",  "mma80", "mma86",
+                                     "mma89", "mma100", "mma120", NULL};
+_Static_assert(ARRAY_LEN(ariths) == KERN_ARITHS + 2, "a name for each arithmetic");
 
 void model_opts_init(struct model_opts *m)
 {
@@ -18,7 +22,8 @@ void model_opts_rows(struct model_opts *m, struct opt *rows, size_t *n)
         {OPT_GROUP, 0, NULL, NULL, 0, 0, NULL, NULL, "How it runs"},
         {OPT_STRING, 0, "device", &m->device, 0, 0, NULL, "D", "cpu, cuda:N or auto (default)"},
         {OPT_CHOICE, 0, "arith", &m->arith, 0, 0, ariths, NULL,
-         "arithmetic: f32 (default on the CPU), mma90 (default on CUDA) or auto"},
+         "arithmetic: f32 (default on the CPU), mma90 (on the CPU and compute capability 9.0) or "
+         "another card's own, not measured; auto (default): on CUDA the card's"},
         {OPT_INT, 0, "threads", &m->threads, 0, 4096, NULL, "N",
          "CPU threads (default: OMP_NUM_THREADS, else the allowed cores)"},
         {OPT_STRING, 0, "isa", &m->isa, 0, 0, NULL, "NAME",
@@ -36,29 +41,39 @@ void model_opts_rows(struct model_opts *m, struct opt *rows, size_t *n)
     *n += MODEL_OPTS_ROWS;
 }
 
-/* Is there a GPU that this build can use? Asked only when neither device nor arithmetic is said. */
-static bool cuda_answers(void)
+/* Is there a GPU that this build can use, and what does it compute? Asked only when neither device
+ * nor arithmetic is said. */
+static bool cuda_answers(enum kern_arith *arith)
 {
-    const struct kern_options o = {.device = "cuda:0", .arith = KERN_MMA90};
+    struct kern_options o = {.device = "cuda:0"};
     struct kern *k = NULL;
-    if (kern_open(&k, &o, NULL) != ERR_OK)
+    if (kern_device_arith(o.device, &o.arith, NULL) != ERR_OK || kern_open(&k, &o, NULL) != ERR_OK)
         return false;
     kern_close(k);
+    *arith = o.arith;
     return true;
 }
 
 enum err_code model_opts_engine(const struct model_opts *m, struct engine_options *o, struct err *e)
 {
-    bool cuda = str_starts(m->device, "cuda");
-    if (strcmp(m->device, "auto") == 0 && m->arith == 0)
-        cuda = cuda_answers();
-    if (cuda && m->arith == 1)
-        return err_set(e, ERR_USAGE, "--arith f32 runs on the CPU only; CUDA computes mma90");
+    const bool cuda = str_starts(m->device, "cuda"), given = m->arith != 0;
+    enum kern_arith arith = given ? (enum kern_arith)(m->arith - 1) : KERN_F32;
+    enum err_code rc = ERR_OK;
+    if (cuda && given && arith == KERN_F32)
+        return err_set(e, ERR_USAGE,
+                       "--arith f32 runs on the CPU only; CUDA computes what its tensor cores do "
+                       "(mma90 on compute capability 9.0)");
+    if (cuda && !given)
+        rc = kern_device_arith(m->device, &arith, e);
+    else if (!given && strcmp(m->device, "auto") == 0)
+        (void)cuda_answers(&arith);
+    if (rc != ERR_OK)
+        return rc;
+    if (!kern_arith_measured(arith) && strcmp(m->device, "cpu") != 0)
+        log_warn("%s was not measured: no oracle says what this card must answer",
+                 kern_arith_name(arith));
     *o = (struct engine_options){
-        .kern = {.device = m->device,
-                 .arith = m->arith == 2 || (cuda && m->arith == 0) ? KERN_MMA90 : KERN_F32,
-                 .threads = (int)m->threads,
-                 .isa = m->isa},
+        .kern = {.device = m->device, .arith = arith, .threads = (int)m->threads, .isa = m->isa},
         .batch_tokens = (int)m->batch_tokens,
         .batch_seqs = (int)m->batch_seqs,
         .kv_tokens = m->kv_tokens,

@@ -18,7 +18,8 @@ struct model_opts {
 void model_opts_init(struct model_opts *m);
 /* Appends the heading and the options at rows[*n]. */
 void model_opts_rows(struct model_opts *m, struct opt *rows, size_t *n);
-/* arith defaults to f32 on the CPU and mma90 on CUDA; f32 on CUDA is ERR_USAGE. */
+/* arith defaults to f32 on the CPU and to the card's own on CUDA; f32 on CUDA is ERR_USAGE. Says so
+ * where the arithmetic was not measured. */
 MUST_USE enum err_code model_opts_engine(const struct model_opts *m, struct engine_options *o,
                                          struct err *e);
 

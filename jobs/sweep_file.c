@@ -273,6 +273,16 @@ static enum err_code take_models(struct sweep_file *f, struct text_sweep *t, str
     return failed ? err_set(e, ERR_NOMEM, "out of memory") : ERR_OK;
 }
 
+static bool is_arith(const char *name)
+{
+    static const char *const names[] = {"f32",   "mma90",  "mma80", "mma86",
+                                        "mma89", "mma100", "mma120"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
 static enum err_code check_axes(const struct sweep_file *f, struct err *e)
 {
     enum err_code rc = ERR_OK;
@@ -284,11 +294,12 @@ static enum err_code check_axes(const struct sweep_file *f, struct err *e)
         rc = check_name("prompts", f->prompts[i].name, e);
     for (unsigned i = 0; rc == ERR_OK && i < f->n_settings; i++) {
         const struct sweep_setting *s = &f->settings[i];
-        static const char *const ariths[] = {"f32", "mma90"};
         rc = check_name("settings", s->name, e);
-        if (rc == ERR_OK && s->arith && strcmp(s->arith, ariths[0]) != 0 &&
-            strcmp(s->arith, ariths[1]) != 0)
-            rc = err_set(e, ERR_INPUT, "arith: found '%s', expected f32 or mma90", s->arith);
+        if (rc == ERR_OK && s->arith && !is_arith(s->arith))
+            rc = err_set(e, ERR_INPUT,
+                         "arith: found '%s', expected f32, mma90 or another card's (mma80, mma86, "
+                         "mma89, mma100, mma120)",
+                         s->arith);
         if (rc == ERR_OK)
             rc = in_range("threads", s->threads, 0, 4096, e);
         if (rc == ERR_OK)

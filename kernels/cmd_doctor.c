@@ -83,16 +83,21 @@ static json_t *device_facts(void)
 {
     static const struct {
         const char *device;
-        enum kern_arith arith;
-    } tries[] = {{"cpu", KERN_F32}, {"cpu", KERN_MMA90}, {"cuda:0", KERN_MMA90}};
+        bool f32; /* else the device's own */
+    } tries[] = {{"cpu", true}, {"cpu", false}, {"cuda:0", false}};
     json_t *out = json_array();
     for (size_t i = 0; i < ARRAY_LEN(tries); i++) {
-        struct kern_options o = {.device = tries[i].device, .arith = tries[i].arith};
+        struct kern_options o = {.device = tries[i].device, .arith = KERN_F32};
         struct kern *k = NULL;
         struct err e = {.text = ""};
-        enum err_code rc = kern_open(&k, &o, &e);
-        json_t *d = json_pack("{s:s, s:s, s:b}", "device", tries[i].device, "arith",
-                              kern_arith_name(tries[i].arith), "usable", rc == ERR_OK);
+        enum err_code rc = ERR_OK;
+        if (!tries[i].f32)
+            rc = kern_device_arith(o.device, &o.arith, &e);
+        if (rc == ERR_OK)
+            rc = kern_open(&k, &o, &e);
+        json_t *d = json_pack("{s:s, s:s, s:b, s:b}", "device", tries[i].device, "arith",
+                              kern_arith_name(o.arith), "measured", kern_arith_measured(o.arith),
+                              "usable", rc == ERR_OK);
         if (rc == ERR_OK)
             json_object_set_new(d, "variant", json_string(kern_isa(k)));
         else
@@ -157,9 +162,11 @@ static void put_text(struct strbuf *b, const json_t *f)
     json_array_foreach(json_object_get(f, "devices"), i, d)
     {
         const char *reason = json_string_value(json_object_get(d, "reason"));
-        strbuf_printf(b, "%-12s %s: %s\n", json_string_value(json_object_get(d, "device")),
+        const bool measured = json_is_true(json_object_get(d, "measured"));
+        strbuf_printf(b, "%-12s %s: %s%s\n", json_string_value(json_object_get(d, "device")),
                       json_string_value(json_object_get(d, "arith")),
-                      reason ? reason : json_string_value(json_object_get(d, "variant")));
+                      reason ? reason : json_string_value(json_object_get(d, "variant")),
+                      measured ? "" : "; its arithmetic was not measured against an oracle");
     }
     const char *name;
     const json_t *version;

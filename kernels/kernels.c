@@ -50,10 +50,19 @@ bool kern_planted_order(int thread, int64_t k)
 }
 
 #ifdef ASSAY_CONTRACT_PRICE
-static const char *const arith_names[] = {"f32", "mma90-without-contract"};
+#define TENSOR(name) name "-without-contract"
 #else
-static const char *const arith_names[] = {"f32", "mma90"};
+#define TENSOR(name) name
 #endif
+static const char *const arith_names[KERN_ARITHS] = {
+    [KERN_F32] = "f32",
+    [KERN_MMA90] = TENSOR("mma90"),
+    [KERN_MMA80] = TENSOR("mma80"),
+    [KERN_MMA86] = TENSOR("mma86"),
+    [KERN_MMA89] = TENSOR("mma89"),
+    [KERN_MMA100] = TENSOR("mma100"),
+    [KERN_MMA120] = TENSOR("mma120"),
+};
 
 const char *kern_arith_name(enum kern_arith a)
 {
@@ -69,6 +78,33 @@ bool kern_arith_find(const char *name, enum kern_arith *a)
         }
     }
     return false;
+}
+
+bool kern_arith_measured(enum kern_arith a)
+{
+    return a == KERN_F32 || a == KERN_MMA90;
+}
+
+static bool is_cuda(const char *device)
+{
+    return strncmp(device, "cuda", 4) == 0 && (device[4] == 0 || device[4] == ':');
+}
+
+enum err_code kern_device_arith(const char *device, enum kern_arith *a, struct err *e)
+{
+    *a = KERN_MMA90;
+    if (is_cuda(device)) {
+#ifdef ASSAY_HAVE_CUDA
+        return cuda_arith(device, a, e);
+#else
+        return err_set(e, ERR_DEVICE, "device '%s': this build has no CUDA backend", device);
+#endif
+    }
+#ifdef ASSAY_HAVE_CUDA
+    if (strcmp(device, "auto") == 0 && cuda_arith(device, a, NULL) != ERR_OK)
+        *a = KERN_MMA90;
+#endif
+    return ERR_OK;
 }
 
 static enum err_code open_cuda(struct kern **k, const struct kern_options *o, struct err *e)
@@ -89,12 +125,12 @@ static enum err_code open_any(struct kern **k, const struct kern_options *o, str
     struct kern_options chosen = *o;
     *k = NULL;
     chosen.device = device;
-    if (strncmp(device, "cuda", 4) == 0 && (device[4] == 0 || device[4] == ':'))
+    if (is_cuda(device))
         return open_cuda(k, &chosen, e);
     if (!any && strcmp(device, "cpu") != 0)
         return err_set(e, ERR_USAGE, "unknown device '%s': expected cpu, cuda:N or auto", device);
     /* What succeeds leaves no error behind: why the GPU was passed over is doctor's to say. */
-    if (any && o->arith == KERN_MMA90 && open_cuda(k, &chosen, NULL) == ERR_OK)
+    if (any && o->arith != KERN_F32 && open_cuda(k, &chosen, NULL) == ERR_OK)
         return ERR_OK;
     return cpu_open(k, &chosen, e);
 }

@@ -6,8 +6,8 @@
  *
  * Pointers in argument structs are device pointers of the kern they are given to. Shapes are
  * row-major, rows are contiguous unless a stride (in elements) is given. `act` is the type of
- * inputs of linear layers, of K, V and of attention's output: f32 in the f32 arithmetic, bf16 in
- * mma90 (kern_act_bytes). Everything marked f32 is f32 in both. n_tok = rows of the step.
+ * inputs of linear layers, of K, V and of attention's output: f32 in the f32 arithmetic, else bf16
+ * (kern_act_bytes). Everything marked f32 is f32 in both. n_tok = rows of the step.
  *
  * No operation allocates. Errors are sticky: after a device error each later call returns it.
  */
@@ -17,9 +17,25 @@
 #include "ckpt/checkpoint.h"
 #include "common/err.h"
 
-enum kern_arith { KERN_F32, KERN_MMA90 };
+/* f32, and one for each family of tensor cores: the rules of mma90 with that family's own step.
+ * Options list the names in this order. */
+enum kern_arith {
+    KERN_F32,
+    KERN_MMA90,
+    KERN_MMA80,
+    KERN_MMA86,
+    KERN_MMA89,
+    KERN_MMA100,
+    KERN_MMA120,
+    KERN_ARITHS
+};
 const char *kern_arith_name(enum kern_arith a); /* "f32", "mma90" */
 bool kern_arith_find(const char *name, enum kern_arith *a);
+/* Is there an oracle: was the step measured on a card, and does the CPU compute it? */
+bool kern_arith_measured(enum kern_arith a);
+/* What a device computes but for f32: the step of a card's tensor cores; mma90 of the CPU, and of
+ * "auto" where no card answers. */
+MUST_USE enum err_code kern_device_arith(const char *device, enum kern_arith *a, struct err *e);
 
 struct kern;        /* one device and one arithmetic */
 struct kern_weight; /* a matrix in the backend's own order, still packed */

@@ -4,6 +4,10 @@
  * they answer must be the same bytes (any NaN equals any NaN). A test program gives its tests to
  * rig_suite, which skips them loudly where no CUDA device can be opened. The suites do not fork
  * before a device is opened in the parent, so each test opens its own.
+ *
+ * With ASSAY_TEST_CAPABILITY=80 (86, 89, 90, 100, 120) in the environment the device is opened as
+ * if it had no more than such a card has (cuda_paths.h): every operation then takes the kernels of
+ * that card, and the bytes must be the same.
  */
 #ifndef ASSAY_TESTS_CUDA_RIG_H
 #define ASSAY_TESTS_CUDA_RIG_H
@@ -117,11 +121,40 @@ FIX_FN bool rig_has_device(char why[ERR_TEXT_MAX])
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
+/* The card that the device is taken for, and a word about it. */
+FIX_FN void rig_plant(void)
+{
+    const char *as = getenv("ASSAY_TEST_CAPABILITY");
+    int capability = as ? atoi(as) : 0;
+    if (!as)
+        return;
+    if (!cuda_chip_find(capability / 10, capability % 10)) {
+        fprintf(stderr, "ASSAY_TEST_CAPABILITY=%s: no such card\n", as);
+        exit(2); /* no test runs yet that could fail */
+    }
+    cuda_plant_capability(capability);
+    printf("as if of compute capability %d.%d\n", capability / 10, capability % 10);
+}
+
+/* How many of some runs differed, where nothing waited for what came before it in the stream: some
+ * must, unless the card starts nothing early. With another card's kernels, some of which start
+ * early, nobody knows. */
+FIX_FN void rig_saw_no_wait(int differ, const char *what)
+{
+    int planted = cuda_planted_capability();
+    const struct cuda_chip *chip = cuda_chip_find(planted / 10, planted % 10);
+    if (!chip)
+        ck_assert_msg(differ > 0, "%s", what);
+    else if (!(chip->hardware & CUDA_EARLY))
+        ck_assert_msg(differ == 0, "%s", what);
+}
+
 /* A suite whose tests `add` gives, when there is a device; those of add_small stand in a case named
  * "small" of their own, for compute-sanitizer. */
 FIX_FN Suite *rig_suite(const char *name, void (*add)(TCase *), void (*add_small)(TCase *))
 {
     static char why[ERR_TEXT_MAX];
+    rig_plant();
     Suite *s = suite_create(name);
     TCase *c = tcase_create(name), *small = tcase_create("small");
     if (rig_has_device(why)) {

@@ -221,18 +221,20 @@ END_TEST
 
 /* A trace made of one line each, with the parts that a case changes. */
 static char *trace(const char *name, const char *tokenizer, const char *prompts, const char *id,
-                   int32_t first_prompt_id, int32_t answer)
+                   int32_t first_prompt_id, int32_t answer, const char *arith)
 {
-    struct trace_header h = {.model = "m", .arith = "f32", .top_k = 0};
+    const bool other = strcmp(arith, "f32") != 0; /* other bits and another fingerprint */
+    struct trace_header h = {.model = "m", .top_k = 0};
     struct trace_writer *w;
     struct err e = {.text = ""};
     char *path = io_join(test_folder(), name);
-    memset(h.fingerprint, 'a', 64);
+    snprintf(h.arith, sizeof h.arith, "%s", arith);
+    memset(h.fingerprint, other ? 'b' : 'a', 64);
     snprintf(h.tokenizer, sizeof h.tokenizer, "%064d", atoi(tokenizer));
     snprintf(h.prompts, sizeof h.prompts, "%064d", atoi(prompts));
     memset(h.chat_template, 'c', 64);
     ck_assert_msg(trace_writer_open(&w, path, &h, true, &e) == ERR_OK, "%s", e.text);
-    struct trace_token tok[] = {{.id = 7, .hash = 1}, {.id = answer, .hash = 2}};
+    struct trace_token tok[] = {{.id = 7, .hash = 1}, {.id = answer, .hash = other ? 3 : 2}};
     int32_t ids[] = {first_prompt_id, 2};
     struct trace_record r = {.custom_id = (char *)(uintptr_t)id,
                              .prompt_ids = ids,
@@ -263,9 +265,9 @@ static const struct {
 
 START_TEST(traces_are_judged_and_other_questions_are_not)
 {
-    char *a = trace("a.jsonl", "1", "1", "x", 1, 8);
+    char *a = trace("a.jsonl", "1", "1", "x", 1, 8, "f32");
     char *b = trace("b.jsonl.gz", cases[_i].tokenizer, cases[_i].prompts, cases[_i].id,
-                    cases[_i].prompt_id, cases[_i].answer);
+                    cases[_i].prompt_id, cases[_i].answer, "f32");
     const char *paths[] = {a, b};
     struct comparison *c = compare(paths, 2, KERN_F32, 1, false);
     struct strbuf json = {0}, html = {0};
@@ -279,6 +281,23 @@ START_TEST(traces_are_judged_and_other_questions_are_not)
               (cases[_i].verdict == COMPARE_NOT_COMPARABLE));
     strbuf_free(&json);
     strbuf_free(&html);
+    compare_free(c);
+    free(a);
+    free(b);
+}
+END_TEST
+
+/* Two arithmetics are two numeric paths, and the verdict says which: 8 is the reference's token. */
+START_TEST(another_numeric_path_is_named)
+{
+    const bool same = _i == 0;
+    char *a = trace("a.jsonl", "1", "1", "x", 1, 8, "f32");
+    char *b = trace("b.jsonl", "1", "1", "x", 1, same ? 8 : 9, "mma80");
+    const char *paths[] = {a, b};
+    struct comparison *c = compare(paths, 2, KERN_F32, 1, false);
+    ck_assert_int_eq(c->pairs[0].verdict, same ? VERDICT_SAME : VERDICT_UNKNOWN);
+    ck_assert_msg(strstr(c->pairs[0].evidence, "another numeric path, f32 and mma80") != NULL, "%s",
+                  c->pairs[0].evidence);
     compare_free(c);
     free(a);
     free(b);
@@ -301,6 +320,7 @@ Suite *test_suite(void)
     tcase_add_test(t, answers_add_up_to_the_figures);
     tcase_add_test(t, equal_inputs_give_equal_reports_whatever_the_batch);
     tcase_add_loop_test(t, traces_are_judged_and_other_questions_are_not, 0, ARRAY_LEN(cases));
+    tcase_add_loop_test(t, another_numeric_path_is_named, 0, 2);
     tcase_add_loop_test(t, gates_decide_whatever_the_tokens, 0, 6);
     suite_add_tcase(s, t);
     return s;

@@ -2,6 +2,7 @@
  * backend: what cannot be used is refused in words, and "auto" always gives a device.
  */
 #include <check.h>
+#include <stdio.h>
 
 #include "kernels/kernels.h"
 #include "tests/check_main.h"
@@ -56,8 +57,49 @@ START_TEST(wrong_names_are_usage)
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         ck_assert_int_eq(open_and_close(names[i], KERN_MMA90, found, &e), ERR_USAGE);
     ck_assert_int_eq(open_and_close("cuda:0", KERN_F32, found, &e), ERR_USAGE);
-    ck_assert_ptr_nonnull(strstr(e.text, "mma90 only"));
+    ck_assert_ptr_nonnull(strstr(e.text, "not f32"));
 #endif
+}
+END_TEST
+
+/* No model of another family's step is here: the CPU says so, by name. */
+START_TEST(the_oracle_refuses_what_was_not_measured)
+{
+    struct err e;
+    char found[16] = "", words[64];
+    enum kern_arith a = (enum kern_arith)_i;
+    snprintf(words, sizeof words, "mma90 only; %s was not measured", kern_arith_name(a));
+    ck_assert_int_eq(open_and_close("cpu", a, found, &e), ERR_USAGE);
+    ck_assert_msg(strstr(e.text, words) != NULL, "%s", e.text);
+}
+END_TEST
+
+/* A card is asked for its own arithmetic alone: each other one is refused, by name where there is a
+ * card. */
+START_TEST(a_card_computes_its_own)
+{
+    struct err e = {.text = ""};
+    char found[16] = "";
+    enum kern_arith own, cpu, a;
+    ck_assert_int_eq(kern_device_arith("cpu", &cpu, &e), ERR_OK);
+    ck_assert_int_eq(cpu, KERN_MMA90);
+    bool card = kern_device_arith("cuda:0", &own, &e) == ERR_OK;
+    ck_assert(card || e.text[0]);
+    for (a = KERN_MMA90; a < KERN_ARITHS; a++) {
+        enum err_code rc = open_and_close("cuda:0", a, found, &e);
+        ck_assert_int_eq(rc, !card ? ERR_DEVICE : a == own ? ERR_OK : ERR_USAGE);
+        if (card && a != own)
+            ck_assert_ptr_nonnull(strstr(e.text, kern_arith_name(a)));
+    }
+}
+END_TEST
+
+START_TEST(names_are_found_again)
+{
+    enum kern_arith a = KERN_F32;
+    ck_assert(kern_arith_find(kern_arith_name((enum kern_arith)_i), &a));
+    ck_assert_int_eq((int)a, _i);
+    ck_assert(!kern_arith_find("mma", &a));
 }
 END_TEST
 
@@ -68,6 +110,9 @@ Suite *test_suite(void)
     tcase_add_test(c, auto_is_never_refused);
     tcase_add_test(c, a_device_that_is_not_there_is_refused_in_one_line);
     tcase_add_test(c, wrong_names_are_usage);
+    tcase_add_loop_test(c, the_oracle_refuses_what_was_not_measured, KERN_MMA80, KERN_ARITHS);
+    tcase_add_test(c, a_card_computes_its_own);
+    tcase_add_loop_test(c, names_are_found_again, 0, KERN_ARITHS);
     suite_add_tcase(s, c);
     return s;
 }

@@ -134,7 +134,7 @@ static const struct {
      "'p'", "no path"},
     {"why: a\nmodels: [{name: m, path: m}]\nrecipes: [{name: r}]\n"
      "prompts: [{name: p, path: p}]\nsettings: [{name: s, arith: f64}]\ngates: {}\n",
-     "f64", "f32 or mma90"},
+     "f64", "expected f32, mma90 or"},
     {"why: a\nmodels: [{name: m, path: m}]\nrecipes: [{name: r}]\n"
      "prompts: [{name: p, path: p}]\nsettings: [{name: s, threads: -1}]\ngates: {}\n",
      "threads", "-1"},

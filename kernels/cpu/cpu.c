@@ -237,6 +237,9 @@ enum err_code cpu_open(struct kern **k, const struct kern_options *o, struct err
         return rc;
     if (o->threads < 0 || o->threads > 4096)
         return err_set(e, ERR_USAGE, "%d threads: expected 1..4096", o->threads);
+    if (!kern_arith_measured(o->arith))
+        return err_set(e, ERR_USAGE, "cpu: the oracle models mma90 only; %s was not measured",
+                       kern_arith_name(o->arith));
     struct cpu_kern *c = calloc(1, sizeof *c);
     if (!c)
         return err_set(e, ERR_NOMEM, "out of memory: %zu bytes", sizeof *c);

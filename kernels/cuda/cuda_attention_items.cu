@@ -6,14 +6,14 @@
  * before it is of another sequence; blocks of other rows end at once. The four warps share a tile:
  * each has the scores of 16 keys and then the weighted sum of a quarter of the dims.
  * Bytes: K and V of every tile once an item, by cp.async; K of the next tile arrives under the
- * softmax and the weighted sum, V under the scores.
- * Layout: halves of pages as they are; ldmatrix reads them, the queries and P without bank
- * conflicts (rows of an odd number of 16-byte pieces).
- * Order: tiles ascending inside a split, splits ascending; a slot that sees no key of a tile is
- * left as it is. Where a step has few items, each split of an item has a block of its own, and
- * cuda_attention_join adds the results in the same order. Planted fault: splits begin a tile late,
- * in either form.
- * Shapes: head_dim 1..512, any group of heads, any window; rows in any order.
+ * softmax and the weighted sum, V under the scores. TURNS: for long heads on cards whose blocks
+ * have little shared memory, K and V take turns in one place, and nobody copies ahead. Layout:
+ * halves of pages as they are; ldmatrix reads them, the queries and P without bank conflicts (rows
+ * of an odd number of 16-byte pieces). Order: tiles ascending inside a split, splits ascending; a
+ * slot that sees no key of a tile is left as it is. Where a step has few items, each split of an
+ * item has a block of its own, and cuda_attention_join adds the results in the same order. Planted
+ * fault: splits begin a tile late, in either form. Shapes: head_dim 1..512, any group of heads, any
+ * window; rows in any order.
  *
  * A slot's masked keys have P = +0, which is not enough where V is not finite. Tiles that some slot
  * sees in part are looked through while they lie in shared memory; where one holds a value that is
@@ -484,7 +484,7 @@ store_item(const struct attention_state<NT, MT> &st, const struct attention_args
 
 /* ---- kernels ------------------------------------------------------------------------------------
  */
-template <int NT, int MT>
+template <int NT, int MT, bool TURNS>
 __global__ static void __launch_bounds__(BLOCK)
     attend(struct attention_args a, struct kern_rows rows, struct attention_plan p)
 {
@@ -493,7 +493,7 @@ __global__ static void __launch_bounds__(BLOCK)
     struct attention_item it;
     struct attention_state<NT, MT> st;
     int half = cuda_page_half(p.dims);
-    uint16_t *keys = (uint16_t *)dynamic, *values = keys + half, *q = values + half;
+    uint16_t *keys = (uint16_t *)dynamic, *values = TURNS ? keys : keys + half, *q = values + half;
     if (!find_item(rows, p, rows.n_tok - 1 - (int)blockIdx.x, (int)blockIdx.y, &it))
         return;
     load_slots(a, rows, p, &it, &sh, q);
@@ -514,14 +514,18 @@ __global__ static void __launch_bounds__(BLOCK)
         float s[MT][2][4];
         copy_wait<0>();
         __syncthreads();
-        copy_begin(values, tile_half(a, rows, p, it, tile, 1), half);
+        if (!TURNS)
+            copy_begin(values, tile_half(a, rows, p, it, tile, 1), half);
         score_tile<MT>(keys, q, p, it.n_mt, s);
         find_maxima<MT>(a, &sh, it.n_mt, key0, s);
         __syncthreads();
-        copy_begin(keys, tile < last ? tile_half(a, rows, p, it, tile + 1, 0) : NULL,
-                   tile < last ? half : 0);
+        if (TURNS)
+            copy_begin(values, tile_half(a, rows, p, it, tile, 1), half);
+        else
+            copy_begin(keys, tile < last ? tile_half(a, rows, p, it, tile + 1, 0) : NULL,
+                       tile < last ? half : 0);
         soften_tile(st, &sh, it.n_mt, key0, p.parts.c, s);
-        copy_wait<1>();
+        copy_wait<TURNS ? 0 : 1>();
         if (__syncthreads_or(!whole && has_infinite(values, half)))
             weigh_apart(st, &sh, it, values, p.dims, key0);
         else
@@ -531,6 +535,11 @@ __global__ static void __launch_bounds__(BLOCK)
         if (!p.parts.data && (tile == last || edge)) {
             merge_split(st, p.parts.c);
             start_split(st);
+        }
+        if (TURNS) { /* all have read V, or P of it */
+            __syncthreads();
+            copy_begin(keys, tile < last ? tile_half(a, rows, p, it, tile + 1, 0) : NULL,
+                       tile < last ? half : 0);
         }
     }
     if (p.parts.data)
@@ -561,27 +570,33 @@ extern "C" bool cuda_attention_items_apart(const struct cuda_kern *c,
     return make_plan(c, a, SLOTS_MAX).parts.data != NULL;
 }
 
-/* Of a block besides struct attention_shared: K and V of a tile, and the queries. */
-static constexpr int shared_bytes(int dims, int slots)
+/* Of a block besides struct attention_shared: K and V of a tile, in one place or two, and the
+ * queries. */
+static constexpr int shared_bytes(int dims, int slots, int places)
 {
-    return (2 * CUDA_PAGE_KEYS * dims + slots * Q_STRIDE(dims)) * (int)sizeof(uint16_t);
+    return (places * CUDA_PAGE_KEYS * dims + slots * Q_STRIDE(dims)) * (int)sizeof(uint16_t);
 }
 
-template <int NT, int MT>
+template <int NT, int MT, bool TURNS = false>
 static void launch(const struct cuda_kern *c, const struct attention_args *a)
 {
     static bool allowed;
-    constexpr int most = shared_bytes(NT * 8 * WARPS, 16 * MT);
+    constexpr int places = TURNS ? 1 : 2, most = shared_bytes(NT * 8 * WARPS, 16 * MT, places);
+    constexpr size_t room = TURNS    ? CUDA_SHARED_ATTENTION_TURNS_512
+                            : NT > 8 ? CUDA_SHARED_ATTENTION_ITEMS_512
+                                     : CUDA_SHARED_ATTENTION_ITEMS;
+    static_assert(most + sizeof(struct attention_shared) <= room);
     struct attention_plan p = make_plan(c, a, 16 * MT);
     dim3 grid((unsigned)a->rows->n_tok, (unsigned)(a->n_kv * p.cut.pieces),
               p.parts.data ? (unsigned)p.parts.n_splits : 1u);
     if (!allowed) {
-        (void)cudaFuncSetAttribute(attend<NT, MT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   most);
+        (void)cudaFuncSetAttribute(attend<NT, MT, TURNS>,
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, most);
         allowed = true;
     }
-    attend<NT, MT>
-        <<<grid, BLOCK, (size_t)shared_bytes(p.dims, 16 * MT), c->stream>>>(*a, *a->rows, p);
+    attend<NT, MT, TURNS>
+        <<<grid, BLOCK, (size_t)shared_bytes(p.dims, 16 * MT, places), c->stream>>>(*a, *a->rows,
+                                                                                    p);
     if (p.parts.data)
         cuda_attention_join(c, a, &p.parts, 0);
 }
@@ -595,6 +610,8 @@ extern "C" void cuda_attention_items_run(const struct cuda_kern *c, const struct
         launch<4, 4>(c, a);
     else if (dims <= 256)
         launch<8, 2>(c, a);
-    else
+    else if (cuda_takes(c, CUDA_KERNEL_ATTENTION_ITEMS_512))
         launch<16, 1>(c, a);
+    else
+        launch<16, 1, true>(c, a);
 }

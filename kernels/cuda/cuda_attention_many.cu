@@ -472,6 +472,7 @@ static bool launch(const struct cuda_kern *c, const struct attention_args *a)
 {
     using at = many_layout<DIMS>;
     static bool allowed;
+    static_assert(at::bytes <= CUDA_SHARED_ATTENTION_MANY);
     struct attention_many_plan p = {};
     int n_tok = a->rows->n_tok;
     p.cut = cuda_attention_cut(a, at::slots);
@@ -504,7 +505,8 @@ static bool launch(const struct cuda_kern *c, const struct attention_args *a)
 extern "C" bool cuda_attention_many_run(const struct cuda_kern *c, const struct attention_args *a)
 {
     bool caps = a->softcap > 0.0f;
-    if (!(a->scale > 0.0f) || (uintptr_t)a->q % 16 != 0 || (uintptr_t)a->out % 4 != 0 ||
+    if (!cuda_takes(c, CUDA_KERNEL_ATTENTION_MANY) || !(a->scale > 0.0f) ||
+        (uintptr_t)a->q % 16 != 0 || (uintptr_t)a->out % 4 != 0 ||
         (caps && !(a->softcap >= SOFTCAP_LEAST && a->softcap <= SOFTCAP_MOST)))
         return false;
     switch (a->head_dim) {

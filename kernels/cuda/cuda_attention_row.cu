@@ -385,7 +385,7 @@ __device__ static inline void ask(const struct attention_args &a, const struct r
     int n = v.last - v.first + 1, value = h >= n, tile = v.first + h - value * n;
     if (h >= 2 * n)
         return;
-    uint64_t *barrier = value ? &sh->v_here[tile] : &sh->k_here[tile], policy;
+    uint64_t *barrier = value ? &sh->v_here[tile] : &sh->k_here[tile], policy = 0;
     copy_expect(barrier, half * 2);
     if (p.once)
         COPY_ASM("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -505,6 +505,15 @@ static bool launch_caps(const struct cuda_kern *c, const struct attention_args *
     static const struct rope_kv_args none = {};
     static bool allowed;
     constexpr int places = row_places<DIMS> * KERN_TILE * DIMS * 2;
+    constexpr enum cuda_kernel kernel = DIMS > 256   ? CUDA_KERNEL_ATTENTION_ROW_512
+                                        : DIMS > 128 ? CUDA_KERNEL_ATTENTION_ROW_256
+                                                     : CUDA_KERNEL_ATTENTION_ROW;
+    constexpr size_t room = DIMS > 256   ? CUDA_SHARED_ATTENTION_ROW_512
+                            : DIMS > 128 ? CUDA_SHARED_ATTENTION_ROW_256
+                                         : CUDA_SHARED_ATTENTION_ROW;
+    static_assert(places + sizeof(struct row_shared) + sizeof(struct row_rotated<DIMS>) <= room);
+    if (!cuda_takes(c, kernel))
+        return false;
     p.cut = cuda_attention_cut(a, HEADS);
     dim3 grid((unsigned)p.parts.n_splits, (unsigned)(a->n_kv * p.cut.pieces),
               (unsigned)a->rows->n_tok);

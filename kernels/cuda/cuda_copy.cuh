@@ -11,7 +11,7 @@
 #include <cuda.h>
 #include <stdint.h>
 
-/* Older devices have none of this, and cuda_open refuses them. */
+/* Older devices have none of this, and no kernel that uses it runs there (cuda_paths.h). */
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #define COPY_ASM(...) asm volatile(__VA_ARGS__)
 #else

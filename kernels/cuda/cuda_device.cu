@@ -12,7 +12,7 @@
 #include "kernels/cuda/cuda_slot.h"
 #include "kernels/cuda/cuda_page.h"
 
-#define ARCH_MAJOR 9 /* the family whose steps mma90 describes */
+bool cuda_starts_late; /* cuda_launch.cuh */
 
 extern "C" enum err_code cuda_checked(int found, const char *doing, struct err *e)
 {
@@ -254,7 +254,9 @@ static enum err_code parse_number(const char *device, int *n, struct err *e)
     return ERR_OK;
 }
 
-static enum err_code check_device(int n, cudaDeviceProp *p, struct err *e)
+/* The device and what is known of its kind; ERR_DEVICE where this build cannot run on it. */
+static enum err_code find_device(int n, cudaDeviceProp *p, const struct cuda_chip **chip,
+                                 struct err *e)
 {
     int count = 0;
     cudaError_t found = cudaGetDeviceCount(&count);
@@ -263,15 +265,55 @@ static enum err_code check_device(int n, cudaDeviceProp *p, struct err *e)
     if (n >= count)
         return err_set(e, ERR_DEVICE, "cuda:%d: this machine has %d CUDA devices", n, count);
     TRY(cudaGetDeviceProperties(p, n), "device properties");
-    if (p->major != ARCH_MAJOR)
-        return err_set(e, ERR_DEVICE, "cuda:%d: %s has compute capability %d.%d; mma90 needs %d.0",
-                       n, p->name, p->major, p->minor, ARCH_MAJOR);
-    TRY(cudaSetDevice(n), "choosing the device");
+    *chip = cuda_chip_find(p->major, p->minor);
+    if (!*chip)
+        return err_set(e, ERR_DEVICE,
+                       "cuda:%d: %s has compute capability %d.%d, whose arithmetic has no name; "
+                       "8.0, 8.6, 8.9, 9.0, 10.0 and 12.0 have one",
+                       n, p->name, p->major, p->minor);
+    if (cuda_build_archs()[0] && !cuda_chip_runs(*chip, cuda_build_archs()))
+        return err_set(e, ERR_DEVICE,
+                       "cuda:%d: %s has compute capability %d.%d, and this build has code for %s "
+                       "alone (ASSAY_CUDA_ARCHS)",
+                       n, p->name, p->major, p->minor, cuda_build_archs());
     return ERR_OK;
 }
 
-/* In the order of enum cuda_path, without the choice by size. */
-static const char *const path_names[] = {"plain", "stream", "few", "many", NULL};
+/* As if the device were a smaller card, for tests; its arithmetic stays. */
+static const struct cuda_chip *planted_chip(const struct cuda_chip *own, cudaDeviceProp *p)
+{
+    int planted = cuda_planted_capability();
+    const struct cuda_chip *chip = cuda_chip_find(planted / 10, planted % 10);
+    if (!chip)
+        return own;
+    p->sharedMemPerBlockOptin = MIN2(p->sharedMemPerBlockOptin, chip->block_shared);
+    p->sharedMemPerMultiprocessor = MIN2(p->sharedMemPerMultiprocessor, chip->sm_shared);
+    return chip;
+}
+
+extern "C" enum err_code cuda_arith(const char *device, enum kern_arith *a, struct err *e)
+{
+    const struct cuda_chip *chip;
+    cudaDeviceProp p;
+    int n = 0;
+    enum err_code rc = parse_number(device, &n, e);
+    if (rc == ERR_OK)
+        rc = find_device(n, &p, &chip, e);
+    if (rc == ERR_OK)
+        *a = chip->arith;
+    return rc;
+}
+
+/* In the order of enum cuda_path, without the choice by size: those that the device has. */
+static const char *const *paths_of(unsigned kernels)
+{
+    static const char *const names[][5] = {{"plain", "few", NULL},
+                                           {"plain", "few", "stream", NULL},
+                                           {"plain", "few", "stream", "many", NULL}};
+    return names[kernels >> CUDA_KERNEL_LINEAR_MANY & 1     ? 2
+                 : kernels >> CUDA_KERNEL_LINEAR_STREAM & 1 ? 1
+                                                            : 0];
+}
 
 static enum err_code take_resources(struct cuda_kern *c, struct err *e)
 {
@@ -290,34 +332,46 @@ static enum err_code take_resources(struct cuda_kern *c, struct err *e)
 
 extern "C" enum err_code cuda_open(struct kern **k, const struct kern_options *o, struct err *e)
 {
+    const struct cuda_chip *own = NULL, *chip;
     cudaDeviceProp p;
     int n = 0;
     *k = NULL;
     enum err_code rc = parse_number(o->device ? o->device : "auto", &n, e);
-    if (rc == ERR_OK && o->arith != KERN_MMA90)
-        rc = err_set(e, ERR_USAGE, "cuda:%d computes mma90 only, not %s", n,
-                     kern_arith_name(o->arith));
+    if (rc == ERR_OK && o->arith == KERN_F32)
+        rc = err_set(e, ERR_USAGE,
+                     "cuda:%d computes the arithmetic of its tensor cores only, "
+                     "not f32",
+                     n);
     if (rc == ERR_OK)
-        rc = check_device(n, &p, e);
+        rc = find_device(n, &p, &own, e);
+    if (rc == ERR_OK && o->arith != own->arith)
+        rc = err_set(e, ERR_USAGE, "cuda:%d: %s computes %s, not %s", n, p.name,
+                     kern_arith_name(own->arith), kern_arith_name(o->arith));
     if (rc != ERR_OK)
         return rc;
+    TRY(cudaSetDevice(n), "choosing the device");
+    chip = planted_chip(own, &p);
     struct cuda_kern *c = (struct cuda_kern *)calloc(1, sizeof *c);
     if (!c)
         return err_set(e, ERR_NOMEM, "out of memory: %zu bytes", sizeof *c);
     c->base.table = cuda_table();
-    c->base.arith = KERN_MMA90;
+    c->base.arith = o->arith;
     c->base.threads = 1;
-    c->base.isa = "sm_90";
+    c->base.isa = chip->isa;
     c->base.records = o->launch == KERN_LAUNCH_USUAL || o->launch == KERN_LAUNCH_GRAPH;
     c->base.launches =
         1u << KERN_LAUNCH_EAGER | 1u << KERN_LAUNCH_BLOCKING | 1u << KERN_LAUNCH_GRAPH;
-    c->base.paths = path_names;
     c->force_path = o->path;
     snprintf(c->base.device, sizeof c->base.device, "cuda:%d", n);
     c->device = n;
     c->n_sm = p.multiProcessorCount;
     c->l2_bytes = (size_t)p.l2CacheSize;
     c->shared_max = p.sharedMemPerBlockOptin;
+    c->shared_sm = p.sharedMemPerMultiprocessor;
+    c->kernels = cuda_kernels_of(own, c->shared_max) & cuda_kernels_of(chip, c->shared_max);
+    c->base.paths = paths_of(c->kernels);
+    if (!(chip->hardware & CUDA_EARLY))
+        cuda_starts_late = true;
     rc = take_resources(c, e);
     if (rc != ERR_OK) {
         cuda_close(&c->base);

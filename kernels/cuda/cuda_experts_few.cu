@@ -31,12 +31,11 @@
 #include "kernels/cuda/cuda_route.cuh"
 #include "kernels/mma90.h"
 
-#define WARPS_MAX      16          /* of a block */
-#define WARPS_TOGETHER 32          /* of a multiprocessor: 64 registers a thread */
-#define WHOLE_WARPS    8           /* of a block of experts_whole */
-#define PAIRS_MAX      2048        /* their order is copied to shared memory */
-#define MEMORY         (228 << 10) /* of a multiprocessor */
-#define MEMORY_TAKEN   1024        /* of it by the system, for every block */
+#define WARPS_MAX      16   /* of a block */
+#define WARPS_TOGETHER 32   /* of a multiprocessor: 64 registers a thread */
+#define WHOLE_WARPS    8    /* of a block of experts_whole */
+#define PAIRS_MAX      2048 /* their order is copied to shared memory */
+#define MEMORY_TAKEN   1024 /* of a multiprocessor by the system, for every block */
 
 struct experts_plan {
     int bundles;      /* of an expert */
@@ -472,12 +471,13 @@ static bool launch(const struct cuda_kern *c, const struct cuda_experts *a)
     int need = p.order_at + a->n_pairs * 4;
     if (a->route.logits && (ROWS == 8 || route_room_bytes(a->route.n_tok, ROUTE_HELD) > p.items_at))
         return false; /* it works where rings, x and slots will be */
-    int together = MIN2(WARPS_TOGETHER / warps, MEMORY / (need + MEMORY_TAKEN));
+    int memory = (int)c->shared_sm;
+    int together = MIN2(WARPS_TOGETHER / warps, memory / (need + MEMORY_TAKEN));
     int64_t most = (int64_t)expert_items_most(a->n_expert, a->n_pairs, ROWS) * p.bundles;
     if (together == 0 || need > (int)c->shared_max || most > UINT32_MAX / (together * c->n_sm + 1))
         return false;
     together = (int)MIN2((int64_t)together, (most + c->n_sm - 1) / c->n_sm);
-    int share = MIN2(MEMORY / together - MEMORY_TAKEN, (int)c->shared_max) / 128 * 128;
+    int share = MIN2(memory / together - MEMORY_TAKEN, (int)c->shared_max) / 128 * 128;
     if (!allowed) {
         (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    (int)c->shared_max);
@@ -524,8 +524,8 @@ bool cuda_experts_few_run(const struct cuda_kern *c, const struct cuda_experts *
     int chunk = (int)mma90_chunk(o->k), n_chunks = (int)((o->k + chunk - 1) / chunk);
     int whole = a->n_matrices == 2 ? CUDA_TILE_ROWS : 2 * CUDA_TILE_ROWS;
     bool is_long = 2 * n_chunks > WARPS_MAX, low = o->bits == 4 && o->scale == CUDA_SCALE_LOW;
-    if (a->n_pairs > PAIRS_MAX || a->rows % whole != 0 || o->k % 8 != 0 ||
-        (uintptr_t)a->x % 16 != 0)
+    if (!cuda_takes(c, CUDA_KERNEL_EXPERTS_FEW) || a->n_pairs > PAIRS_MAX || a->rows % whole != 0 ||
+        o->k % 8 != 0 || (uintptr_t)a->x % 16 != 0)
         return false;
     if (is_long && (n_chunks > LONG_WARPS || a->n_pairs > LONG_PAIRS * a->n_expert ||
                     a->n_matrices == 2 || a->route.logits || !low))

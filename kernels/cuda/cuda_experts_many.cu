@@ -202,9 +202,9 @@ static bool launch_columns(const struct cuda_kern *c, const struct cuda_experts 
 bool cuda_experts_many_run(const struct cuda_kern *c, const struct cuda_experts *a)
 {
     const struct cuda_order *o = &a->weight;
-    if (a->descending || a->rows % CUDA_TILE_ROWS != 0 || o->k % 8 != 0 ||
-        (uintptr_t)a->x % 16 != 0 || (uintptr_t)a->gated % 8 != 0 ||
-        (a->n_matrices == 2 && (uintptr_t)a->out % 16 != 0) ||
+    if (!cuda_takes(c, CUDA_KERNEL_EXPERTS_MANY) || a->descending ||
+        a->rows % CUDA_TILE_ROWS != 0 || o->k % 8 != 0 || (uintptr_t)a->x % 16 != 0 ||
+        (uintptr_t)a->gated % 8 != 0 || (a->n_matrices == 2 && (uintptr_t)a->out % 16 != 0) ||
         (size_t)a->n_pairs * (size_t)o->k * 2 > c->scratch_bytes.moe)
         return false;
     if (o->bits == 4 && o->scale == CUDA_SCALE_LOW)

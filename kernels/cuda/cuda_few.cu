@@ -338,7 +338,8 @@ bool cuda_few_run(const struct cuda_kern *c, const struct cuda_products *all)
 {
     struct few_plan p;
     int n_blocks;
-    if (all->n_tok > FEW_ROWS || !make_plan(c, all, &p, &n_blocks))
+    if (!cuda_takes(c, CUDA_KERNEL_LINEAR_FEW) || all->n_tok > FEW_ROWS ||
+        !make_plan(c, all, &p, &n_blocks))
         return false;
     p.no_wait = c->plant_no_wait;
     switch (all->part[0].order.bits) {

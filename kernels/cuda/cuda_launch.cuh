@@ -8,6 +8,9 @@
  * next early kernel begin; where it stands changes the time alone. Kernels launched in the ordinary
  * way wait by themselves.
  *
+ * Cards before 9.0 know no early start. A process that has opened one of them starts nothing early:
+ * that is a matter of time alone.
+ *
  * All ask for the largest share of shared memory: a multiprocessor changes its share only when it
  * is empty, so a kernel with another one could not begin beside its predecessor.
  */
@@ -15,6 +18,8 @@
 #define ASSAY_KERNELS_CUDA_CUDA_LAUNCH_CUH
 
 #include <cuda_runtime.h>
+
+extern bool cuda_starts_late; /* cuda_device.cu: nothing of this process starts early */
 
 __device__ static inline void launch_trigger(void)
 {
@@ -37,19 +42,25 @@ static inline void launch_clusters(int cluster, void (*kernel)(params...), dim3 
 {
     cudaLaunchAttribute attribute[3] = {};
     cudaLaunchConfig_t config = {};
-    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[0].val.programmaticStreamSerializationAllowed = 1;
-    attribute[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-    attribute[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-    attribute[2].id = cudaLaunchAttributeClusterDimension;
-    attribute[2].val.clusterDim.x = (unsigned)cluster;
-    attribute[2].val.clusterDim.y = attribute[2].val.clusterDim.z = 1;
+    int n = 0;
+    attribute[n].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attribute[n++].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    if (!cuda_starts_late) {
+        attribute[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute[n++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        attribute[n].id = cudaLaunchAttributeClusterDimension;
+        attribute[n].val.clusterDim.x = (unsigned)cluster;
+        attribute[n].val.clusterDim.y = attribute[n].val.clusterDim.z = 1;
+        n++;
+    }
     config.gridDim = grid;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = attribute;
-    config.numAttrs = cluster > 1 ? 3 : 2;
+    config.numAttrs = (unsigned)n;
     (void)cudaLaunchKernelEx(&config, kernel, a...);
 }
 

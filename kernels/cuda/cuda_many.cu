@@ -379,7 +379,8 @@ static bool launch_columns(const struct cuda_kern *c, const struct cuda_products
 bool cuda_many_run(const struct cuda_kern *c, const struct cuda_products *all)
 {
     const struct cuda_order *o = &all->part[0].order;
-    if (all->x_stride % 8 != 0 || (uintptr_t)all->x % 16 != 0)
+    if (!cuda_takes(c, CUDA_KERNEL_LINEAR_MANY) || all->x_stride % 8 != 0 ||
+        (uintptr_t)all->x % 16 != 0)
         return false;
     if (o->bits == CUDA_DENSE)
         return launch_columns<CUDA_DENSE, CUDA_SCALE_FAST>(c, all);

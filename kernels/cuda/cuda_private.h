@@ -21,6 +21,7 @@
 extern "C" {
 #endif
 
+#include "kernels/cuda/cuda_paths.h"
 #include "kernels/kernels_private.h"
 
 struct CUstream_st;
@@ -59,7 +60,8 @@ struct cuda_scratch {
 struct cuda_kern {
     struct kern base;
     int device, n_sm;
-    size_t l2_bytes, shared_max; /* shared memory that a block may take */
+    size_t l2_bytes, shared_max, shared_sm; /* shared memory of a block, of a multiprocessor */
+    unsigned kernels;                       /* that may run here (cuda_paths.h) */
     struct CUstream_st *stream;
     uint8_t *staging;        /* pinned, CUDA_STAGES pieces */
     uint8_t *staging_device; /* rows of weights before they are put in order (cuda_load.cu) */
@@ -92,7 +94,15 @@ static inline struct cuda_kern *cuda_of(struct kern *k)
     return (struct cuda_kern *)k;
 }
 
+/* May this kernel run on the device? */
+static inline bool cuda_takes(const struct cuda_kern *c, enum cuda_kernel kernel)
+{
+    return (c->kernels >> kernel & 1) != 0;
+}
+
 enum err_code cuda_open(struct kern **k, const struct kern_options *o, struct err *e);
+/* The arithmetic of a device, which is not opened. */
+enum err_code cuda_arith(const char *device, enum kern_arith *a, struct err *e);
 
 /* ERR_OK, or ERR_DEVICE: what the runtime found while doing something. */
 MUST_USE enum err_code cuda_checked(int found, const char *doing, struct err *e);

@@ -30,13 +30,13 @@ struct cuda_products {
     struct linear_gate gate;
 };
 
-/* Which kernel computes a product. All give the same bits. */
+/* Which kernel computes a product. All give the same bits. Those that few cards have come last. */
 enum cuda_path {
     CUDA_PATH_AUTO,
     CUDA_PATH_PLAIN,  /* one warp a tile, everything in order */
-    CUDA_PATH_STREAM, /* up to 8 rows, or 16, common shapes and formats */
     CUDA_PATH_FEW,    /* up to 8 rows */
-    CUDA_PATH_MANY    /* more than 8 rows, or any: wgmma */
+    CUDA_PATH_STREAM, /* up to 8 rows, or 16, common shapes and formats: from 9.0 on */
+    CUDA_PATH_MANY    /* more than 8 rows, or any: wgmma, 9.0 alone */
 };
 
 /* False when the path does not take the shape; then nothing is launched. */

@@ -432,7 +432,8 @@ static bool router_of(const struct cuda_kern *c, const struct residual_args *a,
     const struct linear_part *part = &a->router->part[0];
     const struct cuda_weight *w = cuda_weight_of(part->w);
     const enum kern_fault fault = kern_planted();
-    if (a->n_rows > ROUTER_ROWS || a->combine || a->d > 16 * BLOCK ||
+    if (!cuda_takes(c, CUDA_KERNEL_RESIDUAL_ROUTER) || a->n_rows > ROUTER_ROWS || a->combine ||
+        a->d > 16 * BLOCK ||
         (w->n_tiles != 1 && w->n_tiles != 2 && w->n_tiles != 4 && w->n_tiles != 8) ||
         (fault != KERN_FAULT_NONE && fault != KERN_FAULT_CHUNK_ORDER) ||
         c->force_path != CUDA_PATH_AUTO)

@@ -528,6 +528,11 @@ extern "C" enum err_code cuda_sample(struct kern *k, const struct sample_args *a
     struct sample_plan p = {};
     if (a->n == 0)
         return ERR_OK;
+    if (bitmap > c->shared_max)
+        return err_set(e, ERR_INPUT,
+                       "%s: sampling from %lld ids takes %zu bytes of shared memory, "
+                       "and a block has %zu",
+                       c->base.device, (long long)a->n_vocab, bitmap, c->shared_max);
     p.a = *a;
     p.work = (struct sample_work *)a->room;
     p.copies = (float *)((uint8_t *)a->room + (size_t)a->n * sizeof(struct sample_work));
@@ -535,7 +540,7 @@ extern "C" enum err_code cuda_sample(struct kern *k, const struct sample_args *a
     p.late = kern_planted() == KERN_FAULT_SAMPLE;
     if (!allowed) {
         (void)cudaFuncSetAttribute(adjust_rows, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   SAMPLE_VOCAB_MAX / 8);
+                                   (int)MIN2((size_t)SAMPLE_VOCAB_MAX / 8, c->shared_max));
         (void)cudaFuncSetAttribute(pick, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    (int)sizeof(struct pick_shared));
         allowed = true;

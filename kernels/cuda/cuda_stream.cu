@@ -481,8 +481,8 @@ static bool launch_group(const struct cuda_kern *c, const struct cuda_products *
 bool cuda_stream_run(const struct cuda_kern *c, const struct cuda_products *all)
 {
     const struct cuda_order *o = &all->part[0].order;
-    if (all->n_tok > MORE_ROWS || o->k <= 1024 || o->k % (PIECES * CUDA_PIECE_K) ||
-        !is_aligned(*all))
+    if (!cuda_takes(c, CUDA_KERNEL_LINEAR_STREAM) || all->n_tok > MORE_ROWS || o->k <= 1024 ||
+        o->k % (PIECES * CUDA_PIECE_K) || !is_aligned(*all))
         return false; /* chunks of other lengths, x of another kind */
     if (o->bits == 4 && o->scale == CUDA_SCALE_LOW)
         return launch_group<4, CUDA_SCALE_LOW>(c, all);

@@ -10,8 +10,8 @@
 
 #include <stdint.h>
 
-/* Only code for compute capability 9.0 has these instructions; elsewhere nothing calls them, since
- * cuda_open refuses the device. */
+/* Only code for compute capability 9.0 has these instructions; elsewhere no kernel that uses them
+ * runs (cuda_paths.h). */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define WGMMA_ASM(...) asm volatile(__VA_ARGS__)
 #else

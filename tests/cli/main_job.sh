@@ -49,6 +49,9 @@ check "to the same bytes" cmp o.jsonl o2.jsonl
 ends "another model cannot go on with it" 3 assay infer --batch p.jsonl -m affine8-g64 \
     -o o2.jsonl --resume
 says "which field differs" "model was 'affine4-g64' and is 'affine8-g64'"
+ends "the oracle has no model of another card" 2 assay infer -m affine4-g64 -p "The sea is" -n 4 \
+    --device cpu --arith mma80
+says "which" "the oracle models mma90 only; mma80 was not measured"
 check "one prompt, streamed" assay infer -m affine4-g64 -p "The sea is" -n 4
 check "traces" assay infer --batch p.jsonl -m affine4-g64 -o t.jsonl --trace t.trace.jsonl.gz \
     --trace-level layers
