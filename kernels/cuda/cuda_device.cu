@@ -254,12 +254,20 @@ static enum err_code parse_number(const char *device, int *n, struct err *e)
     return ERR_OK;
 }
 
+/* The runtime calls a driver that is not there too old. */
+static bool has_driver(void)
+{
+    int version = 0;
+    return cudaDriverGetVersion(&version) == cudaSuccess && version > 0;
+}
+
 static enum err_code check_device(int n, cudaDeviceProp *p, struct err *e)
 {
     int count = 0;
     cudaError_t found = cudaGetDeviceCount(&count);
     if (found != cudaSuccess)
-        return err_set(e, ERR_DEVICE, "CUDA is not usable: %s", cudaGetErrorString(found));
+        return err_set(e, ERR_DEVICE, "CUDA is not usable: %s",
+                       has_driver() ? cudaGetErrorString(found) : "there is no NVIDIA driver");
     if (n >= count)
         return err_set(e, ERR_DEVICE, "cuda:%d: this machine has %d CUDA devices", n, count);
     TRY(cudaGetDeviceProperties(p, n), "device properties");
