@@ -135,14 +135,14 @@ START_TEST(formats_at_row_counts_equal_oracle)
         const int64_t k = (i / 3 + (size_t)_i) % 2 ? 1152 : 1536; /* the stream takes the latter */
         struct fix_weight f;
         if (_i >= dense)
-            f = fix_dense(&rng, 40, k, type);
+            f = fix_dense(&rng, 24, k, type);
         else if (_i >= blocks)
-            f = fix_mx(&rng, 40, k, fix_blocks[_i - blocks],
+            f = fix_mx(&rng, 24, k, fix_blocks[_i - blocks],
                        type == DT_BF16                      ? FIX_BLOCK_PLAIN
                        : type == DT_F16 || _i - blocks != 2 ? FIX_BLOCK_HOSTILE
                                                             : FIX_BLOCK_GLOBAL);
         else
-            f = fix_affine(&rng, 40, k, (struct qformat){all_bits[_i / 3], 32 << _i % 3, type},
+            f = fix_affine(&rng, 24, k, (struct qformat){all_bits[_i / 3], 32 << _i % 3, type},
                            0.02f);
         check_counts(&r, &f, rig_counts, RIG_COUNTS, kinds[i / 3], i % 2, "a format");
         fix_weight_free(&f);

@@ -67,6 +67,8 @@ static struct fix_weight weight_of(const struct format *f, int64_t rows, int64_t
     return fix_affine(&rng, rows, k, f->q, f->scale);
 }
 
+#define LONG 1152 /* K of nine pieces */
+
 /* ---- linear layers ------------------------------------------------------------------------------
  */
 static void check_path(struct rig *r, const struct format *f, enum cuda_path path, int64_t rows,
@@ -122,13 +124,14 @@ START_TEST(streams_of_more_rows_equal_oracle)
 }
 END_TEST
 
-/* Column tiles of 32, 64 and 128; chunks as items of their own. */
+/* Column tiles of 32, 64 and 128; chunks as items of their own. K of more pieces than a block has
+ * places for, so that places are used again. */
 START_TEST(many_rows_equal_oracle)
 {
     static const int counts[] = {20, 40, 70}, split[] = {20};
     struct rig r = rig_open();
     for (int i = 0; i < FORMATS_MANY; i++)
-        check_path(&r, &formats[i], CUDA_PATH_MANY, 40, 384, counts, 3);
+        check_path(&r, &formats[i], CUDA_PATH_MANY, 40, LONG, counts, 3);
     check_path(&r, &formats[1], CUDA_PATH_MANY, 40, 2048, split, 1);
     rig_close(&r);
 }
@@ -142,8 +145,8 @@ START_TEST(large_blocks_equal_oracle)
     struct rig r = rig_open();
     cuda_of(r.side[1])->n_sm = 1;
     for (int i = 0; i < (int)ARRAY_LEN(taken); i++) {
-        check_path(&r, &formats[taken[i]], CUDA_PATH_MANY, 192, 384, tall, 1);
-        check_path(&r, &formats[taken[i]], CUDA_PATH_MANY, 128, 384, wide, 1);
+        check_path(&r, &formats[taken[i]], CUDA_PATH_MANY, 192, LONG, tall, 1);
+        check_path(&r, &formats[taken[i]], CUDA_PATH_MANY, 128, LONG, wide, 1);
     }
     rig_close(&r);
 }
@@ -203,8 +206,8 @@ START_TEST(experts_of_many_rows_equal_oracle)
     static const int formats_of[] = {0, 1, 5}, rows[] = {10, 30, 100};
     struct rig r = rig_open();
     for (int i = 0; i < 3; i++) {
-        struct fix_weight a = fast_weight(formats_of[i], 2 * 32, 384);
-        struct fix_weight b = fast_weight(formats_of[i], 2 * 32, 384);
+        struct fix_weight a = fast_weight(formats_of[i], 2 * 32, LONG);
+        struct fix_weight b = fast_weight(formats_of[i], 2 * 32, LONG);
         for (int n = 0; n < 3; n++) {
             struct experts x = {rows[n], 2, 2, 32, true, false, 0, SPREAD_FIRST};
             (void)compare_experts(&r, &a, &x, &many, KERN_FAULT_NONE, "small");
