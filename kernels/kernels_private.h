@@ -168,6 +168,7 @@ enum kern_fault {
     KERN_FAULT_GRAPH,   /* the same in recorded steps */
     KERN_FAULT_TRAP,    /* the device fails in the next step that may be recorded */
     KERN_FAULT_SAMPLE,  /* a CUDA device draws an eighth of the sum too far down */
+    KERN_FAULT_HASH,    /* a CUDA device gives a row the hash of the one after it */
     KERN_FAULT_ORDER,   /* a CUDA load takes the codes of the row after */
     /* Races on a CUDA device: nothing but timing decides. */
     KERN_FAULT_ARRIVAL, /* the plain path; atomics add chunk sums as blocks arrive */

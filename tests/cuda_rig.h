@@ -24,6 +24,13 @@ struct rig {
     struct kern *side[2]; /* oracle, device */
 };
 
+/* Rows of a step on both sides of every boundary between kernels. */
+#define RIG_COUNTS     30
+#define RIG_COUNT_MOST 512
+static const int rig_counts[RIG_COUNTS]
+    __attribute__((unused)) = {1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,  13,  14,  15,
+                               16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512};
+
 FIX_FN struct rig rig_open(void)
 {
     static const char *const devices[] = {"cpu", "cuda:0"};
@@ -149,25 +156,36 @@ FIX_FN void rig_saw_no_wait(int differ, const char *what)
         ck_assert_msg(differ == 0, "%s", what);
 }
 
-/* A suite whose tests `add` gives, when there is a device; those of add_small stand in a case named
- * "small" of their own, for compute-sanitizer. */
-FIX_FN Suite *rig_suite(const char *name, void (*add)(TCase *), void (*add_small)(TCase *))
+/* A suite whose tests `add` gives, when there is a device; those of small[i] stand in a case of
+ * their own, "small", "small2", "small3", ...: for compute-sanitizer, which runs the cases side by
+ * side. */
+#define RIG_SMALLS 8
+
+FIX_FN Suite *rig_suite_of(const char *name, void (*add)(TCase *),
+                           void (*const small[RIG_SMALLS])(TCase *))
 {
+    static const char *const names[RIG_SMALLS] = {"small",  "small2", "small3", "small4",
+                                                  "small5", "small6", "small7", "small8"};
     static char why[ERR_TEXT_MAX];
     rig_plant();
     Suite *s = suite_create(name);
-    TCase *c = tcase_create(name), *small = tcase_create("small");
-    if (rig_has_device(why)) {
-        tcase_set_timeout(c, 300);
-        tcase_set_timeout(small, 600);
-        add(c);
-        add_small(small);
-    } else {
+    bool here = rig_has_device(why);
+    if (!here)
         test_skip(why);
+    for (int i = -1; i < RIG_SMALLS && (i < 0 || small[i]); i++) {
+        TCase *c = tcase_create(i < 0 ? name : names[i]);
+        tcase_set_timeout(c, i < 0 ? 300 : 600);
+        if (here)
+            (i < 0 ? add : small[i])(c);
+        suite_add_tcase(s, c);
     }
-    suite_add_tcase(s, c);
-    suite_add_tcase(s, small);
     return s;
+}
+
+FIX_FN Suite *rig_suite(const char *name, void (*add)(TCase *), void (*add_small)(TCase *))
+{
+    void (*const small[RIG_SMALLS])(TCase *) = {add_small};
+    return rig_suite_of(name, add, small);
 }
 
 #endif

@@ -83,6 +83,28 @@ START_TEST(values_not_finite_equal_oracle)
 }
 END_TEST
 
+/* Steps of every count of rows, in no order, some beside tokens that are not finite. */
+START_TEST(row_counts_equal_oracle)
+{
+    static const int dims[] = {64, 80, 96, 128, 256, 512};
+    const struct setup s = {4, 2, dims[_i], 0, 0, true, 2, 330, true};
+    struct rig r;
+    struct side side[2];
+    int32_t tokens[RIG_COUNT_MOST];
+    open_sides(&s, &r, side);
+    float *x = draw_tokens(&s, 1, 250);
+    uint16_t *q = write_pages(&s, side, x);
+    for (int c = 0; c < RIG_COUNTS; c++) {
+        for (int i = 0; i < rig_counts[c]; i++)
+            tokens[i] = (int32_t)rng_below(&rng, (uint64_t)(s.n_seq * s.len));
+        check_step(&s, side, q, tokens, rig_counts[c], "a count of rows");
+    }
+    rig_close(&r);
+    free(x);
+    free(q);
+}
+END_TEST
+
 /* Rows before the first token that is not finite answer as if that were not there. */
 START_TEST(later_tokens_do_not_reach_earlier_rows)
 {
@@ -219,7 +241,9 @@ static const struct setup smalls[] = {
     {2, 1, 96, 0, 0, false, 1, 280, true},   {2, 1, 96, 0, 30, false, 1, 280, true},
     {2, 1, 128, 100, 0, true, 1, 280, true}, {2, 1, 128, 0, 30, false, 1, 280, false},
     {2, 1, 256, 0, 0, false, 1, 280, true},  {2, 1, 256, 90, 50, true, 1, 280, false},
-    {1, 1, 512, 0, 0, false, 1, 280, true},
+    {1, 1, 512, 0, 0, false, 1, 280, true},  {1, 1, 512, 0, 30, false, 1, 280, true},
+    {2, 1, 128, 0, 30, false, 1, 280, true}, {2, 1, 256, 0, 50, true, 1, 280, true},
+    {1, 1, 64, 0, 0, false, 1, 4200, true}, /* splits for the longer of the two joins */
 };
 
 START_TEST(small_steps_equal_oracle)
@@ -243,13 +267,24 @@ END_TEST
 
 static void add_small(TCase *c)
 {
-    tcase_add_loop_test(c, small_steps_equal_oracle, 0, ARRAY_LEN(smalls));
+    tcase_add_loop_test(c, small_steps_equal_oracle, 0, 6);
+}
+
+static void add_small_more(TCase *c)
+{
+    tcase_add_loop_test(c, small_steps_equal_oracle, 6, 10);
+}
+
+static void add_small_long(TCase *c)
+{
+    tcase_add_loop_test(c, small_steps_equal_oracle, 10, ARRAY_LEN(smalls));
 }
 
 static void add_tests(TCase *c)
 {
     tcase_add_loop_test(c, every_geometry_equals_oracle, 0, ARRAY_LEN(setups));
     tcase_add_loop_test(c, values_not_finite_equal_oracle, 0, ARRAY_LEN(setups));
+    tcase_add_loop_test(c, row_counts_equal_oracle, 0, 6);
     tcase_add_test(c, later_tokens_do_not_reach_earlier_rows);
     tcase_add_test(c, rows_do_not_depend_on_step);
     tcase_add_loop_test(c, planted_split_edge_is_seen, 0, 2);
@@ -258,5 +293,6 @@ static void add_tests(TCase *c)
 
 Suite *test_suite(void)
 {
-    return rig_suite("cuda attention", add_tests, add_small);
+    static void (*const small[RIG_SMALLS])(TCase *) = {add_small, add_small_more, add_small_long};
+    return rig_suite_of("cuda attention", add_tests, small);
 }

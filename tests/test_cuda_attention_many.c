@@ -179,9 +179,52 @@ START_TEST(short_softcap_equals_long)
 END_TEST
 #endif
 
+/* ---- for the sanitizers -----------------------------------------------------------------------
+ */
+/* Each instance of the kernel: a piece over the end of a split, and pieces beside single tokens. */
+static const struct setup smalls[] = {
+    {2, 1, 64, 100, 0, true, 2, 300, false},   {2, 1, 128, 0, 0, true, 2, 300, false},
+    {2, 1, 128, 70, 30, false, 2, 300, false}, {2, 1, 256, 0, 0, false, 2, 300, false},
+    {2, 1, 256, 0, 50, true, 2, 300, false},   {2, 1, 512, 0, 0, true, 2, 300, false},
+};
+
+START_TEST(small_pieces_equal_oracle)
+{
+    const struct setup *s = &smalls[_i];
+    static struct pieces p;
+    struct rig r;
+    struct side side[2];
+    open_sides(s, &r, side);
+    float *x = draw_tokens(s, 1, s->len - 9);
+    uint16_t *q = write_pages(s, side, x), *all = attend_all(s, &side[0], q);
+    p.n = 0;
+    add_piece(&p, s, 1, s->len - 70, 70);
+    check_pieces(s, &side[1], q, all, &p, "piece");
+    p.n = 0;
+    add_piece(&p, s, 0, 250, 1);
+    add_piece(&p, s, 1, 0, 33);
+    add_piece(&p, s, 1, 270, 1);
+    check_pieces(s, &side[1], q, all, &p, "mixed step");
+    rig_close(&r);
+    free(x);
+    free(q);
+    free(all);
+}
+END_TEST
+
 static void add_small(TCase *c)
 {
-    (void)c; /* its kernels are run by that of test_cuda_attention.c */
+    tcase_add_loop_test(c, small_pieces_equal_oracle, 0, 3);
+}
+
+static void add_small_256(TCase *c)
+{
+    tcase_add_loop_test(c, small_pieces_equal_oracle, 3, 5);
+}
+
+static void add_small_512(TCase *c)
+{
+    tcase_add_loop_test(c, small_pieces_equal_oracle, 5, ARRAY_LEN(smalls));
 }
 
 static void add_tests(TCase *c)
@@ -197,5 +240,6 @@ static void add_tests(TCase *c)
 
 Suite *test_suite(void)
 {
-    return rig_suite("cuda attention of many rows", add_tests, add_small);
+    static void (*const small[RIG_SMALLS])(TCase *) = {add_small, add_small_256, add_small_512};
+    return rig_suite_of("cuda attention of many rows", add_tests, small);
 }

@@ -1,5 +1,6 @@
 /* test_cuda_graph.c: recorded steps against the CPU oracle: replays read this step's inputs, shapes
- * do not mix, a step that fails leaves nothing, and old shapes make room.
+ * do not mix, a step that fails leaves nothing, and old shapes make room; and what is said after a
+ * device has failed.
  */
 #include "tests/cuda_rig.h"
 
@@ -181,6 +182,32 @@ START_TEST(stale_replay_is_seen)
 }
 END_TEST
 
+/* After a device error each later call gives the first one's words, whatever it would have done. */
+START_TEST(a_device_error_is_kept)
+{
+    struct step_rig s = open_step();
+    struct kern *k = s.r.side[1];
+    struct kern_step shape = {2, 2, 2, 64};
+    struct err first = {.text = ""}, e = {.text = ""};
+    float out[ROWS];
+    bool replayed;
+    void *p;
+    ck_assert(same_step(&s, 2, 64, &replayed));
+    kern_plant(KERN_FAULT_TRAP);
+    enum err_code rc = kern_step_begin(k, &shape, &replayed, &first);
+    kern_plant(KERN_FAULT_NONE);
+    if (rc == ERR_OK)
+        rc = kern_download(k, out, s.out[1], sizeof out, &first);
+    ck_assert_int_eq(rc, ERR_DEVICE);
+    ck_assert_msg(strstr(first.text, "CUDA: "), "%s", first.text);
+    ck_assert_int_eq(kern_alloc(k, 64, &p, &e), ERR_DEVICE);
+    ck_assert_str_eq(e.text, first.text);
+    ck_assert_int_eq(run_ops(&s, 1, 2, false, &e), ERR_DEVICE);
+    ck_assert_str_eq(e.text, first.text);
+    ck_assert_int_eq(kern_download(k, out, s.out[1], sizeof out, NULL), ERR_DEVICE);
+}
+END_TEST
+
 static void add_small(TCase *c)
 {
     tcase_add_test(c, replays_take_new_inputs);
@@ -192,6 +219,7 @@ static void add_tests(TCase *c)
     tcase_add_test(c, shapes_make_room);
     tcase_add_test(c, failed_recording_leaves_nothing);
     tcase_add_test(c, stale_replay_is_seen);
+    tcase_add_test(c, a_device_error_is_kept);
 }
 
 Suite *test_suite(void)

@@ -2,83 +2,7 @@
  * by byte: every format, every path, both sides of each boundary of rows.
  */
 #include "evals/self_private.h"
-#include "kernels/cuda/cuda_product.h"
-#include "tests/cuda_rig.h"
-
-static const int row_counts[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,  13,  14,  15,
-                                 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512};
-
-/* Rows [n, rows] of the product on one side; K of x is w's. */
-static float *product(struct kern *k, struct kern_weight *w, const uint16_t *x, int n,
-                      const float *bias)
-{
-    int64_t rows = kern_weight_rows(w), len = kern_weight_k(w);
-    void *dx = rig_put(k, x, (size_t)(n * len) * 2);
-    void *dbias = bias ? rig_put(k, bias, (size_t)rows * 4) : NULL;
-    void *out = rig_put(k, NULL, (size_t)(n * rows) * 4);
-    struct linear_args a = {.n_tok = n, .x = dx, .x_stride = len, .n_parts = 1};
-    struct err e = {.text = ""};
-    a.part[0] = (struct linear_part){w, dbias, out, rows};
-    fix_ok(kern_linear(k, &a, &e), &e);
-    float *host = rig_get(k, out, (size_t)(n * rows) * 4);
-    kern_free(k, dx);
-    kern_free(k, dbias);
-    kern_free(k, out);
-    return host;
-}
-
-static void reserve(struct rig *r, int n_tok, int64_t k_max, int64_t rows_max)
-{
-    struct kern_limits l = {.n_tok = n_tok,
-                            .n_seq = n_tok,
-                            .pages_max = 1,
-                            .n_head = 1,
-                            .head_dim = 64,
-                            .k_max = k_max,
-                            .rows_max = rows_max};
-    struct err e = {.text = ""};
-    fix_ok(kern_reserve(r->side[1], &l, &e), &e);
-}
-
-static void check_counts(struct rig *r, struct fix_weight *f, const int *counts, size_t n_counts,
-                         int kind, bool with_bias, const char *what)
-{
-    struct rng rng = {.seed = 7 + (uint64_t)kind};
-    struct kern_weight *w[2] = {fix_load(r->side[0], f), fix_load(r->side[1], f)};
-    int64_t rows = kern_weight_rows(w[0]), k = kern_weight_k(w[0]);
-    int most = counts[n_counts - 1];
-    uint16_t *x = rig_inputs(&rng, (size_t)(most * k), kind);
-    float *bias = with_bias ? fix_floats(&rng, (size_t)rows, -1, 1) : NULL;
-    float *want = product(r->side[0], w[0], x, most, bias);
-    reserve(r, most, k, rows);
-    for (size_t i = 0; i < n_counts; i++) {
-        float *got = product(r->side[1], w[1], x, counts[i], bias);
-        int64_t at = rig_differ(want, got, (size_t)(counts[i] * rows), 4);
-        ck_assert_msg(
-            at < 0,
-            "%s, %lld x %lld, %d rows, inputs %d: row %lld output %lld: %08x, expected %08x", what,
-            (long long)rows, (long long)k, counts[i], kind, (long long)(at / rows),
-            (long long)(at % rows), f32_bits(got[at]), f32_bits(want[at]));
-        free(got);
-    }
-    free(x);
-    free(bias);
-    free(want);
-    for (int i = 0; i < 2; i++)
-        kern_weight_free(r->side[i], w[i]);
-}
-
-/* Scales of any size, both encodings of bf16 scales, values beyond the ordinary. */
-static void make_hostile(struct rng *rng, struct fix_weight *f, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        size_t bytes = f->c.q.scale == DT_F32 ? 4 : 2;
-        for (size_t j = 0; j < bytes && rng_below(rng, 4) == 0; j++) {
-            f->scales[(size_t)i * bytes + j] = (uint8_t)rng_below(rng, 256);
-            f->biases[(size_t)i * bytes + j] = (uint8_t)rng_below(rng, 256);
-        }
-    }
-}
+#include "tests/linear_rig.h"
 
 START_TEST(packed_formats_equal_oracle)
 {
@@ -188,12 +112,42 @@ START_TEST(row_counts_equal_oracle)
             struct qformat q = {_i == 0 ? 4 : 8, 64, DT_BF16};
             struct fix_weight f = _i < 2 ? fix_affine(&rng, 144, lens[l], q, 0.02f)
                                          : fix_dense(&rng, 144, lens[l], DT_BF16);
-            check_counts(&r, &f, row_counts, ARRAY_LEN(row_counts), kind, false,
+            check_counts(&r, &f, rig_counts, RIG_COUNTS, kind, false,
                          _i == 0   ? "4 bits"
                          : _i == 1 ? "8 bits"
                                    : "dense");
             fix_weight_free(&f);
         }
+    rig_close(&r);
+}
+END_TEST
+
+/* Every format at every count of rows: wide exponents, subnormals, and rows beside which others
+ * hold what is not finite. _i: six bits of three groups, then block floats, then dense. */
+START_TEST(formats_at_row_counts_equal_oracle)
+{
+    static const int all_bits[] = {2, 3, 4, 5, 6, 8}, kinds[] = {1, 2, KIND_BESIDE};
+    static const enum dtype types[] = {DT_BF16, DT_F16, DT_F32};
+    const int blocks = (int)ARRAY_LEN(all_bits) * 3, dense = blocks + FIX_BLOCKS;
+    struct rig r = rig_open();
+    struct rng rng = {.seed = 25 + (uint64_t)_i};
+    for (size_t i = 0; i < ARRAY_LEN(kinds) * ARRAY_LEN(types); i++) {
+        const enum dtype type = types[i % 3];
+        const int64_t k = (i / 3 + (size_t)_i) % 2 ? 1152 : 1536; /* the stream takes the latter */
+        struct fix_weight f;
+        if (_i >= dense)
+            f = fix_dense(&rng, 24, k, type);
+        else if (_i >= blocks)
+            f = fix_mx(&rng, 24, k, fix_blocks[_i - blocks],
+                       type == DT_BF16                      ? FIX_BLOCK_PLAIN
+                       : type == DT_F16 || _i - blocks != 2 ? FIX_BLOCK_HOSTILE
+                                                            : FIX_BLOCK_GLOBAL);
+        else
+            f = fix_affine(&rng, 24, k, (struct qformat){all_bits[_i / 3], 32 << _i % 3, type},
+                           0.02f);
+        check_counts(&r, &f, rig_counts, RIG_COUNTS, kinds[i / 3], i % 2, "a format");
+        fix_weight_free(&f);
+    }
     rig_close(&r);
 }
 END_TEST
@@ -558,33 +512,10 @@ START_TEST(stages_are_read_before_they_are_overwritten)
 }
 END_TEST
 
-/* Every kernel once, for the sanitizers. */
-START_TEST(small_shapes_equal_oracle)
-{
-    static const int all_bits[] = {4, 8, 4, 8, 6, 3, 16};
-    static const int counts[] = {1, 8, 9, 40, 70};
-    struct rig r = rig_open();
-    struct rng rng = {.seed = 19};
-    for (size_t i = 0; i < ARRAY_LEN(all_bits); i++) {
-        struct qformat q = {all_bits[i], 64, i == 1 ? DT_F16 : DT_BF16};
-        int64_t k = i == 0 ? 1088 : i == 1 ? 640 : 1536, rows = i == 0 ? 136 : 40;
-        struct fix_weight f = all_bits[i] == 16 ? fix_dense(&rng, rows, k, DT_BF16)
-                                                : fix_affine(&rng, rows, k, q, 0.02f);
-        check_counts(&r, &f, counts, ARRAY_LEN(counts), 0, true, "small");
-        fix_weight_free(&f);
-    }
-    for (size_t i = 0; i < FIX_BLOCKS; i++) {
-        struct fix_weight f = fix_mx(&rng, 40, 640, fix_blocks[i], FIX_BLOCK_PLAIN);
-        check_counts(&r, &f, counts, ARRAY_LEN(counts), 0, true, qformat_mode(fix_blocks[i]));
-        fix_weight_free(&f);
-    }
-    rig_close(&r);
-}
-END_TEST
-
+/* Products: test_cuda_small.c. */
 static void add_small(TCase *c)
 {
-    tcase_add_test(c, small_shapes_equal_oracle);
+    tcase_add_test(c, embedding_equals_oracle);
     tcase_add_test(c, a_token_outside_is_reported_and_not_sticky);
 }
 
@@ -595,13 +526,13 @@ static void add(TCase *c)
     tcase_add_loop_test(c, block_floats_equal_their_expansion, 0, FIX_BLOCKS);
     tcase_add_test(c, dense_equals_oracle);
     tcase_add_loop_test(c, row_counts_equal_oracle, 0, 3);
+    tcase_add_loop_test(c, formats_at_row_counts_equal_oracle, 0, 6 * 3 + FIX_BLOCKS + 1);
     tcase_add_test(c, tall_matrices_equal_oracle);
     tcase_add_loop_test(c, items_of_many_rows_equal_oracle, 0, (int)ARRAY_LEN(many_shapes));
     tcase_add_loop_test(c, a_planted_order_shows_in_items_of_many_rows, 0,
                         (int)ARRAY_LEN(many_shapes));
     tcase_add_test(c, every_path_equals_oracle);
     tcase_add_loop_test(c, parts_equal_single_products, 0, 3);
-    tcase_add_test(c, embedding_equals_oracle);
     tcase_add_loop_test(c, planted_faults_show, 0, 1 + FIX_BLOCKS);
     tcase_add_loop_test(c, an_early_start_waits_for_its_input, 0, 3);
     tcase_add_loop_test(c, stages_are_read_before_they_are_overwritten, 0, 2);

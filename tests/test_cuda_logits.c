@@ -51,7 +51,7 @@ static struct result run(struct kern *k, const float *x, const struct logits_arg
 static void check_shape(struct rig *rig, int n, int64_t n_vocab, int k, enum kind kind, float cap)
 {
     size_t all = (size_t)(n * n_vocab);
-    float *x = malloc(all * 4);
+    float *x = calloc(all, 4);
     struct logits_args shape = {.n = n, .n_vocab = n_vocab, .softcap = cap, .k = k};
     struct result r[2];
     for (size_t i = 0; i < all; i++)
@@ -95,17 +95,33 @@ START_TEST(logits_equal_oracle)
 }
 END_TEST
 
+START_TEST(row_counts_equal_oracle)
+{
+    struct rig r = rig_open();
+    for (int i = 0; i < RIG_COUNTS; i++)
+        check_shape(&r, rig_counts[i], 97 + 2000 * (i % 2), 5, (enum kind)(i % KINDS), 0);
+    rig_close(&r);
+}
+END_TEST
+
 static void add_small(TCase *c)
 {
-    tcase_add_loop_test(c, logits_equal_oracle, 2, 6);
+    tcase_add_loop_test(c, logits_equal_oracle, 2, 4);
+}
+
+static void add_small_more(TCase *c)
+{
+    tcase_add_loop_test(c, logits_equal_oracle, 4, 6);
 }
 
 static void add_tests(TCase *c)
 {
     tcase_add_loop_test(c, logits_equal_oracle, 0, ARRAY_LEN(shapes));
+    tcase_add_test(c, row_counts_equal_oracle);
 }
 
 Suite *test_suite(void)
 {
-    return rig_suite("cuda logits", add_tests, add_small);
+    static void (*const small[RIG_SMALLS])(TCase *) = {add_small, add_small_more};
+    return rig_suite_of("cuda logits", add_tests, small);
 }

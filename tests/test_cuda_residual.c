@@ -330,6 +330,19 @@ START_TEST(routers_equal_oracle)
 }
 END_TEST
 
+START_TEST(row_counts_equal_oracle)
+{
+    struct rig r = rig_open();
+    for (int i = 0; i < RIG_COUNTS; i++) {
+        struct shape s = {.n = rig_counts[i], .used = i % 2 * 3, .n_norms = 1, .d = 320};
+        ck_assert_msg(case_equals(&r, &s), "%d rows", s.n);
+        s.used = 0;
+        ck_assert_msg(routed_equals(&r, &s, i % 3, 16, KERN_FAULT_NONE), "router, %d rows", s.n);
+    }
+    rig_close(&r);
+}
+END_TEST
+
 START_TEST(planted_order_shows_in_logits)
 {
     const struct shape s = {.n = 4, .n_norms = 1, .d = 4096};
@@ -341,7 +354,8 @@ START_TEST(planted_order_shows_in_logits)
 END_TEST
 
 /* The first block of a row writes h while the others take their time: it must wait until they have
- * read what h was. */
+ * read what h was, at the barrier of their cluster. Without that barrier the others begin with what
+ * their own launch has written. */
 START_TEST(blocks_of_a_row_meet)
 {
     const struct shape s = {.n = 2, .n_norms = 1, .d = 2048};
@@ -352,6 +366,23 @@ START_TEST(blocks_of_a_row_meet)
     ck_assert(routed_equals(&r, &s, 1, 128, KERN_FAULT_NONE));
     c->plant_no_wait = true;
     rig_saw_no_wait(!routed_equals(&r, &s, 1, 128, KERN_FAULT_NONE), "blocks of a row");
+    rig_close(&r);
+}
+END_TEST
+
+/* The router reads its weights when their copy has ended, however late it began. Each case has
+ * other weights, so that what an earlier launch left in shared memory is not taken for them. */
+START_TEST(a_copy_is_drained)
+{
+    const struct shape s = {.n = 2, .n_norms = 1, .d = 2048};
+    struct rig r = rig_open();
+    struct cuda_kern *c = cuda_of(r.side[1]);
+    for (int format = 0; format < 3; format++) {
+        c->plant_copy = CUDA_COPY_LATE;
+        ck_assert_msg(routed_equals(&r, &s, format, 128, KERN_FAULT_NONE), "format %d", format);
+        c->plant_copy = CUDA_COPY_UNDRAINED;
+        ck_assert_msg(!routed_equals(&r, &s, format, 128, KERN_FAULT_NONE), "format %d", format);
+    }
     rig_close(&r);
 }
 END_TEST
@@ -430,12 +461,40 @@ START_TEST(each_waits_for_the_one_before_it)
 }
 END_TEST
 
+/* Every kernel and length held in registers once, for compute-sanitizer. */
+START_TEST(small_rows_equal_oracle)
+{
+    static const int64_t ds[] = {320, 2816, 4096, 5376};
+    struct rig r = rig_open();
+    for (size_t i = 0; i < ARRAY_LEN(ds); i++)
+        for (int used = 0; used < 4; used += 3) {
+            struct shape s = {.n = 2, .used = used, .post = true, .n_norms = 1, .d = ds[i]};
+            s.apart = s.delta = used > 0;
+            ck_assert_msg(case_equals(&r, &s), "%lld, %d slots", (long long)ds[i], used);
+        }
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(small_routers_equal_oracle)
+{
+    static const int64_t ds[] = {320, 2816, 4096};
+    struct rig r = rig_open();
+    for (size_t i = 0; i < 3 * ARRAY_LEN(ds); i++) {
+        struct shape s = {.n = 2, .n_norms = 1, .d = ds[i / 3]};
+        ck_assert_msg(routed_equals(&r, &s, (int)i % 3, 31, KERN_FAULT_NONE), "case %zu", i);
+    }
+    rig_close(&r);
+}
+END_TEST
+
 static void add_small(TCase *c)
 {
-    tcase_add_loop_test(c, heads_equal_oracle, 4, 10);
-    tcase_add_loop_test(c, residual_equals_oracle, 2, 3);
-    tcase_add_loop_test(c, residual_equals_oracle, 5, 9);
-    tcase_add_loop_test(c, routers_equal_oracle, 0, 2);
+    tcase_add_loop_test(c, heads_equal_oracle, 5, 6);
+    tcase_add_loop_test(c, heads_equal_oracle, 7, 8);
+    tcase_add_loop_test(c, heads_equal_oracle, 9, 10);
+    tcase_add_test(c, small_rows_equal_oracle);
+    tcase_add_test(c, small_routers_equal_oracle);
 }
 
 static void add_tests(TCase *c)
@@ -443,11 +502,13 @@ static void add_tests(TCase *c)
     tcase_add_loop_test(c, heads_equal_oracle, 0, ARRAY_LEN(head_dims));
     tcase_add_loop_test(c, residual_equals_oracle, 0, ARRAY_LEN(lens));
     tcase_add_test(c, steps_of_all_rows_equal_oracle);
+    tcase_add_test(c, row_counts_equal_oracle);
     tcase_add_test(c, neighbours_do_not_matter);
     tcase_add_test(c, planted_order_shows);
     tcase_add_loop_test(c, routers_equal_oracle, 0, ARRAY_LEN(router_rows));
     tcase_add_test(c, planted_order_shows_in_logits);
     tcase_add_test(c, blocks_of_a_row_meet);
+    tcase_add_test(c, a_copy_is_drained);
     tcase_add_loop_test(c, each_waits_for_the_one_before_it, 0, 2 * CHAINS);
 }
 

@@ -71,36 +71,51 @@ START_TEST(norms_equal_oracle)
 }
 END_TEST
 
+static void check_act(struct rig *r, int64_t n, int64_t d, int64_t stride, enum act_kind kind)
+{
+    size_t all = (size_t)(n * stride);
+    float *gate = draw(all), *up = draw(all);
+    uint16_t *got[2];
+    for (int s = 0; s < 2; s++) {
+        struct kern *k = r->side[s];
+        struct act_mul_args a = {.n_rows = n,
+                                 .d = d,
+                                 .stride = stride,
+                                 .act = kind,
+                                 .gate = rig_put(k, gate, all * 4),
+                                 .up = rig_put(k, up, all * 4),
+                                 .out = rig_put(k, NULL, (size_t)(n * d) * 2),
+                                 .limit = 5.5f,
+                                 .alpha = 1.3f};
+        struct err e = {.text = ""};
+        fix_ok(kern_act_mul(k, &a, &e), &e);
+        got[s] = rig_get(k, a.out, (size_t)(n * d) * 2);
+    }
+    ck_assert_msg(rig_differ(got[0], got[1], (size_t)(n * d), 2) < 0, "activation %d, %lld rows",
+                  (int)kind, (long long)n);
+    free(got[0]);
+    free(got[1]);
+    free(gate);
+    free(up);
+}
+
+START_TEST(row_counts_equal_oracle)
+{
+    struct rig r = rig_open();
+    for (int i = 0; i < RIG_COUNTS; i++) {
+        check_norm(&r, rig_counts[i], i % 2 ? 64 : 576, 1, i % 3 == 0, i % 2, false);
+        check_act(&r, rig_counts[i], i % 2 ? 96 : 97, 200, (enum act_kind)(i % 3));
+    }
+    rig_close(&r);
+}
+END_TEST
+
 START_TEST(activations_equal_oracle)
 {
     static const enum act_kind kinds[] = {ACT_SILU, ACT_GELU_TANH, ACT_GPTOSS};
     struct rig r = rig_open();
-    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
-        int64_t n = 7, d = 1537, stride = 3100;
-        size_t all = (size_t)(n * stride);
-        float *gate = draw(all), *up = draw(all);
-        uint16_t *got[2];
-        for (int s = 0; s < 2; s++) {
-            struct kern *k = r.side[s];
-            struct act_mul_args a = {.n_rows = n,
-                                     .d = d,
-                                     .stride = stride,
-                                     .act = kinds[i],
-                                     .gate = rig_put(k, gate, all * 4),
-                                     .up = rig_put(k, up, all * 4),
-                                     .out = rig_put(k, NULL, (size_t)(n * d) * 2),
-                                     .limit = 5.5f,
-                                     .alpha = 1.3f};
-            struct err e = {.text = ""};
-            fix_ok(kern_act_mul(k, &a, &e), &e);
-            got[s] = rig_get(k, a.out, (size_t)(n * d) * 2);
-        }
-        ck_assert_msg(rig_differ(got[0], got[1], (size_t)(n * d), 2) < 0, "activation %zu", i);
-        free(got[0]);
-        free(got[1]);
-        free(gate);
-        free(up);
-    }
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+        check_act(&r, 7, 1537, 3100, kinds[i]);
     rig_close(&r);
 }
 END_TEST
@@ -147,6 +162,33 @@ START_TEST(add_gather_and_hash_equal_oracle)
     ck_assert(memcmp(cast[0], alone[0], all * 2) == 0); /* h was not changed again */
     ck_assert_mem_eq(hash[0], hash[1], 40);
     ck_assert_mem_eq(half[0], half[1], 40);
+    rig_close(&r);
+}
+END_TEST
+
+/* The hash of the wrong row. */
+START_TEST(a_planted_hash_shows)
+{
+    enum { ROWS = 3, D = 65 };
+    struct rig r = rig_open();
+    struct kern *k = r.side[1];
+    float *x = draw(ROWS * D);
+    struct row_hash_args a = {ROWS, D, D, 4, rig_put(k, x, ROWS * D * 4), rig_put(k, NULL, 64)};
+    struct err e = {.text = ""};
+    uint64_t *hash[2];
+    for (int i = 0; i < 2; i++) {
+        kern_plant(i ? KERN_FAULT_HASH : KERN_FAULT_NONE);
+        fix_ok(kern_row_hash(k, &a, &e), &e);
+        kern_plant(KERN_FAULT_NONE);
+        hash[i] = rig_get(k, a.hash, ROWS * sizeof **hash);
+    }
+    for (int i = 0; i < ROWS; i++) {
+        ck_assert_uint_ne(hash[0][i], hash[1][i]);
+        ck_assert_uint_eq(hash[0][(i + 1) % ROWS], hash[1][i]);
+    }
+    free(hash[0]);
+    free(hash[1]);
+    free(x);
     rig_close(&r);
 }
 END_TEST
@@ -276,13 +318,16 @@ static void add_small(TCase *c)
     tcase_add_test(c, activations_equal_oracle);
     tcase_add_test(c, add_gather_and_hash_equal_oracle);
     tcase_add_test(c, scales_of_experts_equal_oracle);
-    tcase_add_loop_test(c, norms_equal_oracle, 2, 4);
+    tcase_add_loop_test(c, norms_equal_oracle, 3, 4);
+    tcase_add_loop_test(c, norms_equal_oracle, 7, 8);
     tcase_add_loop_test(c, rope_and_pages_equal_oracle, 3, 5);
 }
 
 static void add_tests(TCase *c)
 {
     tcase_add_loop_test(c, norms_equal_oracle, 0, ARRAY_LEN(norm_lens));
+    tcase_add_test(c, row_counts_equal_oracle);
+    tcase_add_test(c, a_planted_hash_shows);
     tcase_add_loop_test(c, rope_and_pages_equal_oracle, 0, 2 * ARRAY_LEN(head_dims));
 }
 

@@ -161,14 +161,34 @@ START_TEST(a_draw_that_goes_too_far_is_seen)
 }
 END_TEST
 
+START_TEST(row_counts_equal_oracle)
+{
+    struct rig r = rig_open();
+    for (int i = 0; rig_counts[i] <= 64; i++) /* more are refused */
+        ck_assert_int_eq(count_others(&r, rig_counts[i], 97, (enum kind)(i % KINDS)), 0);
+    rig_close(&r);
+}
+END_TEST
+
+/* Every kernel, with bins of both sizes, for compute-sanitizer. */
+START_TEST(few_tokens_equal_oracle)
+{
+    struct rig r = rig_open();
+    ck_assert_int_eq(count_others(&r, 2, 1023, _i ? SPECIAL : ORDINARY), 0);
+    ck_assert_int_eq(count_others(&r, 17, 97, TIES), 0);
+    rig_close(&r);
+}
+END_TEST
+
 static void add_small(TCase *c)
 {
-    tcase_add_loop_test(c, tokens_equal_oracle, 2, 4);
+    tcase_add_loop_test(c, few_tokens_equal_oracle, 0, 2);
 }
 
 static void add_tests(TCase *c)
 {
     tcase_add_loop_test(c, tokens_equal_oracle, 0, ARRAY_LEN(shapes));
+    tcase_add_test(c, row_counts_equal_oracle);
     tcase_add_test(c, a_draw_that_goes_too_far_is_seen);
 }
 

@@ -64,6 +64,7 @@ static const struct {
     {"load", {.fault = KERN_FAULT_COMPANY}, 0, "down"},
     {"stream", {.fault = KERN_FAULT_COMPANY}, 0, "down"},
     {"batch", {.fault = KERN_FAULT_CHUNK_ORDER}, 0, "down"},
+    {"order", {.fault = KERN_FAULT_HASH}, -1, "embed"},
     /* A neighbour is NaN from its attention on. */
     {"neighbour", {.fault = KERN_FAULT_NEIGHBOUR}, 0, "o"},
     {"chunk", {.fault = KERN_FAULT_SPLIT_EDGE, .batch = 1}, 0, "attention"},
@@ -76,6 +77,7 @@ static const struct {
     {"path", {.fault = KERN_FAULT_PLAIN_C}, 0, "down"},
     {"expand", {.fault = KERN_FAULT_EXPAND}, -1, "embed"},
     {"oracle", {.fault = KERN_FAULT_DEVICE}, 0, "down"},
+    {"oracle", {.fault = KERN_FAULT_HASH}, -1, "embed"},
 };
 
 START_TEST(a_planted_fault_turns_its_cell_red)

@@ -519,7 +519,15 @@ END_TEST
 static void add_small(TCase *c)
 {
     tcase_add_loop_test(c, gated_products_equal_oracle, 0, 1);
+}
+
+static void add_small_rows(TCase *c)
+{
     tcase_add_loop_test(c, nine_to_sixteen_rows_equal_oracle, 0, 1);
+}
+
+static void add_small_attention(TCase *c)
+{
     tcase_add_loop_test(c, attention_with_rope_equals_oracle, 2, 5);
 }
 
@@ -536,5 +544,7 @@ static void add_tests(TCase *c)
 
 Suite *test_suite(void)
 {
-    return rig_suite("cuda step", add_tests, add_small);
+    static void (*const small[RIG_SMALLS])(TCase *) = {add_small, add_small_rows,
+                                                       add_small_attention};
+    return rig_suite_of("cuda step", add_tests, small);
 }

@@ -1,9 +1,9 @@
 /* tool_tiny.c: tool_tiny DIR [key=value...]: writes a tiny random model (tests/tiny_model.h).
  *
  * Keys: tied, biases, window, vocab, bits, group, form (0 f32, 1 bf16, 2 packed, 3 and 4 expanded),
- * seed, ctx, rope_scaling (JSON), text (1: with a tokenizer and a chat template,
- * tests/tiny_text.h), experts (1: mixtral, 2: qwen3_moe; the first key, since it sets the others
- * anew).
+ * seed, ctx, wide (1: rows of 1536), rope_scaling (JSON), text (1: with a tokenizer and a chat
+ * template, tests/tiny_text.h), experts (1: mixtral, 2: qwen3_moe; the first key, since it sets the
+ * others anew).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,13 @@ static bool set_key(struct tiny_model *m, bool *text, const char *arg)
         *text = v;
     else if (str_starts(arg, "vocab="))
         m->n_vocab = (int)v;
-    else if (str_starts(arg, "seed="))
+    else if (str_starts(arg, "wide=")) { /* K of several chunks, heads of 64 */
+        m->d_model = 1536;
+        m->d_ff = 2048;
+        m->n_head = 24;
+        m->n_kv = 8;
+        m->head_dim = 64;
+    } else if (str_starts(arg, "seed="))
         m->seed = (uint64_t)v;
     else
         return false;

@@ -254,6 +254,13 @@ static enum err_code parse_number(const char *device, int *n, struct err *e)
     return ERR_OK;
 }
 
+/* The runtime calls a driver that is not there too old. */
+static bool has_driver(void)
+{
+    int version = 0;
+    return cudaDriverGetVersion(&version) == cudaSuccess && version > 0;
+}
+
 /* The device and what is known of its kind; ERR_DEVICE where this build cannot run on it. */
 static enum err_code find_device(int n, cudaDeviceProp *p, const struct cuda_chip **chip,
                                  struct err *e)
@@ -261,7 +268,8 @@ static enum err_code find_device(int n, cudaDeviceProp *p, const struct cuda_chi
     int count = 0;
     cudaError_t found = cudaGetDeviceCount(&count);
     if (found != cudaSuccess)
-        return err_set(e, ERR_DEVICE, "CUDA is not usable: %s", cudaGetErrorString(found));
+        return err_set(e, ERR_DEVICE, "CUDA is not usable: %s",
+                       has_driver() ? cudaGetErrorString(found) : "there is no NVIDIA driver");
     if (n >= count)
         return err_set(e, ERR_DEVICE, "cuda:%d: this machine has %d CUDA devices", n, count);
     TRY(cudaGetDeviceProperties(p, n), "device properties");

@@ -303,7 +303,7 @@ static void launch_bits(const struct cuda_kern *c, const struct cuda_products *a
         break;
     case CUDA_SCALE_NONE:
     case CUDA_SCALE_FAST:
-        if (BITS == 8)
+        if constexpr (BITS == 8)
             launch_group<8, CUDA_SCALE_FAST>(c, all, p, n_blocks);
         else
             launch<BITS, CUDA_SCALE_FAST, GROUP_ANY>(c, all, p, n_blocks);

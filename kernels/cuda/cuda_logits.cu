@@ -46,6 +46,7 @@ struct logits_plan {
     struct logits_row *row; /* of each row of the launch */
     int64_t first;          /* row of the first */
     int n_parts;
+    unsigned after; /* planted: a row has the hash of the row so many after it */
 };
 
 __device__ static inline uint64_t rank_of(float logit, int64_t index)
@@ -267,8 +268,9 @@ __global__ static void __launch_bounds__(ELEM_LSE_LANES)
         return;
     float max = row_max(r, p.n_parts);
     unsigned long long hash = 0;
+    const struct logits_row *hashed = &p.row[(blockIdx.x + p.after) % gridDim.x];
     for (int i = j - 32; i < p.n_parts; i += 32)
-        hash += r->part[i].hash;
+        hash += hashed->part[i].hash;
     for (int n = 16; n >= 1; n /= 2)
         hash += __shfl_xor_sync(ALL_LANES, hash, n);
     if (j == 32) {
@@ -294,6 +296,7 @@ extern "C" enum err_code cuda_logits(struct kern *k, const struct logits_args *a
     if (most == 0)
         return err_set(e, ERR_INTERNAL, "logits before kern_reserve");
     p.row = (struct logits_row *)c->scratch_logits;
+    p.after = kern_planted() == KERN_FAULT_HASH;
     p.n_parts = (int)MIN2((a->n_vocab + BATCH - 1) / BATCH, (int64_t)PARTS_MAX);
     for (p.first = 0; p.first < a->n; p.first += most) {
         unsigned n = (unsigned)MIN2(a->n - p.first, (int64_t)most);

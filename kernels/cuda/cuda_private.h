@@ -45,6 +45,9 @@ struct cuda_graph {
 /* Which kernel attention takes, where the shape allows it. */
 enum cuda_attention_kernel { CUDA_ATTENTION_AUTO, CUDA_ATTENTION_ITEMS, CUDA_ATTENTION_MANY };
 
+/* Planted: when the router behind a norm asks for its weights, and whether it waits for them. */
+enum cuda_plant_copy { CUDA_COPY_EARLY, CUDA_COPY_LATE, CUDA_COPY_UNDRAINED };
+
 #define CUDA_STAGES      16        /* pinned pieces in flight */
 #define CUDA_STAGE_BYTES (1 << 20) /* of one piece */
 
@@ -82,6 +85,7 @@ struct cuda_kern {
     /* Planted by tests: the norm takes so much longer, and few-row products do not wait for it. */
     int plant_delay_ns;
     bool plant_no_wait;
+    enum cuda_plant_copy plant_copy; /* by tests */
     bool plant_frees_early; /* by tests: stages are given back to copies before they are read */
     bool plant_descending;  /* by tests: attention adds the results of splits from the last */
     bool host_order;        /* tests and bench: weights are put in order on the host */

@@ -318,6 +318,15 @@ __device__ static void sum_chunk(const struct router_work &r, const uint8_t *til
     }
 }
 
+/* Asks for a tile of the router. By the whole block. */
+__device__ static inline void copy_tile(uint8_t *tile, const uint8_t *from, int bytes)
+{
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(tile);
+    for (int i = (int)threadIdx.x * 16; i < bytes; i += BLOCK * 16)
+        copy16(to + (uint32_t)i, from + i);
+    close_group();
+}
+
 template <int N, int BITS, enum cuda_scale SCALE>
 __global__ static void __launch_bounds__(BLOCK)
     residual_router(const __grid_constant__ struct residual_work a,
@@ -329,11 +338,9 @@ __global__ static void __launch_bounds__(BLOCK)
     const int k_room = r.order.n_pieces * CUDA_PIECE_K, at = (int)threadIdx.x;
     uint16_t *x = (uint16_t *)(tile + r.tile_bytes);
     float *slots = (float *)(x + k_room), h[N], v[N];
-    uint32_t to = (uint32_t)__cvta_generic_to_shared(tile);
     const uint8_t *from = r.data + (int64_t)number * r.tile_bytes;
-    for (int i = at * 16; i < r.tile_bytes; i += BLOCK * 16)
-        copy16(to + (uint32_t)i, from + i);
-    close_group();
+    if (a.plant.copy == CUDA_COPY_EARLY)
+        copy_tile(tile, from, r.tile_bytes);
     int64_t out_row = number * CUDA_TILE_ROWS + at;
     bool mine = at < CUDA_TILE_ROWS && out_row < r.rows;
     float bias = mine && r.bias ? r.bias[out_row] : 0.0f;
@@ -359,7 +366,10 @@ __global__ static void __launch_bounds__(BLOCK)
     store_norms(a, row, w, factor, h, number == 0, r.input, x);
     for (int i = a.d + at; i < k_room; i += BLOCK)
         x[i] = 0;
-    wait_groups<0>();
+    if (a.plant.copy != CUDA_COPY_EARLY)
+        copy_tile(tile, from, r.tile_bytes);
+    if (a.plant.copy != CUDA_COPY_UNDRAINED)
+        wait_groups<0>();
     __syncthreads();
     for (int c = at / 32; c < r.n_chunks; c += WARPS) {
         float acc[4] = {};

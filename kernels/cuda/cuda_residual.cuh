@@ -28,16 +28,17 @@ template <int N> __device__ static float warp_sum(float (&sum)[N])
     return __shfl_sync(ALL_LANES, sum[0], 0);
 }
 
-/* Planted: work that lasts longer; and a kernel that does not wait for the one before it, nor its
- * blocks for each other. */
+/* Planted: work that lasts longer; a kernel that does not wait for the one before it, nor its
+ * blocks for each other; and one that asks late for what it copies. */
 struct residual_plant {
     int delay_ns;
     bool no_wait;
+    enum cuda_plant_copy copy;
 };
 
 static struct residual_plant plant_of(const struct cuda_kern *c)
 {
-    return {c->plant_delay_ns, c->plant_no_wait};
+    return {c->plant_delay_ns, c->plant_no_wait, c->plant_copy};
 }
 
 __device__ static inline void begin(const struct residual_plant &plant)

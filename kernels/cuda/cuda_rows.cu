@@ -295,10 +295,11 @@ extern "C" enum err_code cuda_gather(struct kern *k, const struct gather_args *a
 
 /* ---- hashes -------------------------------------------------------------------------------------
  */
-__global__ static void __launch_bounds__(BLOCK) hash_rows(struct row_hash_args a)
+/* after: planted, each row has the hash of the row so many after it. */
+__global__ static void __launch_bounds__(BLOCK) hash_rows(struct row_hash_args a, unsigned after)
 {
     __shared__ unsigned long long warp_sum[WARPS];
-    int64_t at = (int64_t)blockIdx.x * a.stride;
+    int64_t at = (int64_t)((blockIdx.x + after) % gridDim.x) * a.stride;
     unsigned long long h = 0;
     for (int64_t i = threadIdx.x; i < a.d; i += BLOCK) {
         uint32_t bits = a.word_bytes == 4 ? elem_hash_bits32(((const uint32_t *)a.x)[at + i])
@@ -321,6 +322,7 @@ extern "C" enum err_code cuda_row_hash(struct kern *k, const struct row_hash_arg
 {
     if (a->n_rows == 0)
         return ERR_OK;
-    hash_rows<<<(unsigned)a->n_rows, BLOCK, 0, cuda_of(k)->stream>>>(*a);
+    hash_rows<<<(unsigned)a->n_rows, BLOCK, 0, cuda_of(k)->stream>>>(*a, kern_planted() ==
+                                                                             KERN_FAULT_HASH);
     return cuda_launched("row_hash", e);
 }

@@ -488,7 +488,5 @@ bool cuda_stream_run(const struct cuda_kern *c, const struct cuda_products *all)
         return launch_group<4, CUDA_SCALE_LOW>(c, all);
     if (o->bits == 8 && o->scale == CUDA_SCALE_FAST)
         return launch_group<8, CUDA_SCALE_FAST>(c, all);
-    if (o->bits == CUDA_DENSE)
-        return launch_rows<CUDA_DENSE, CUDA_SCALE_NONE, GROUP_ANY>(c, all);
-    return false;
+    return false; /* dense: a block's rings would be larger than shared memory */
 }

@@ -33,7 +33,7 @@ __device__ static bool differs(const struct short_forms &f, float x)
                                       : frag_pack(want, 0.0f) != frag_pack(got, 0.0f);
 }
 
-__global__ static void count(struct short_forms f, unsigned long long *n)
+__global__ static void test_count(struct short_forms f, unsigned long long *n)
 {
     unsigned long long found = 0;
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
@@ -51,7 +51,7 @@ extern "C" int64_t short_forms_differ(enum short_form form, float cap, float inv
     if (cudaMalloc((void **)&n, sizeof *n) != cudaSuccess)
         return -1;
     (void)cudaMemset(n, 0, sizeof *n);
-    count<<<2048, 256>>>(f, n);
+    test_count<<<2048, 256>>>(f, n);
     cudaError_t rc = cudaMemcpy(&found, n, sizeof found, cudaMemcpyDeviceToHost);
     (void)cudaFree(n);
     return rc == cudaSuccess ? (int64_t)found : -1;
