@@ -167,6 +167,7 @@ static enum err_code hand_over(struct batch *b, const struct batch_job *j, struc
     b->res->n_ok += status == BATCH_OK;
     b->res->prompt_tokens = b->work.prompt_tokens;
     b->res->new_tokens = b->work.new_tokens;
+    b->res->shared_tokens = runner_get_stats(b->work.runner).shared_tokens;
     if (b->o->on_progress)
         b->o->on_progress(b->o->ctx, b->res->n_ok + b->res->n_failed,
                           b->res->prompt_tokens + b->res->new_tokens);

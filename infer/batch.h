@@ -38,6 +38,7 @@ struct batch_result {
     uint64_t n_ok, n_failed;
     uint64_t n_kept, n_kept_failed; /* lines of an earlier run, and those that are errors */
     uint64_t prompt_tokens, new_tokens;
+    uint64_t shared_tokens; /* of prompts, found in pages of earlier ones */
 };
 
 /* The part that needs no model, for errors before it loads: the file is there, ids are unique,

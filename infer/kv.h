@@ -48,7 +48,7 @@ int64_t kv_attach(struct kv *kv, struct kv_seq *s, const int32_t *ids, int64_t n
 /* Extends the table to hold n_tok tokens. False, and no change, when there are too few pages. The
  * new pages, from the old s->n_pages on, hold old bytes: the caller zeroes them. */
 MUST_USE bool kv_extend(struct kv *kv, struct kv_seq *s, int64_t n_tok);
-/* The KV of the first n_ids tokens (prompt tokens) is written: full pages become known. */
+/* The KV of the first n_ids tokens is written: full pages become known. */
 void kv_commit(struct kv *kv, struct kv_seq *s, const int32_t *ids, int64_t n_ids);
 /* Gives all pages back and empties the table. */
 void kv_release(struct kv *kv, struct kv_seq *s);

@@ -341,7 +341,8 @@ static enum err_code take_rows(struct runner *r, const struct sched_plan *plan,
     return ERR_OK;
 }
 
-/* Moves every request of the step on; prompt pages that are full now become known. */
+/* Moves every request of the step on; pages that are full now become known, the answer's too: the
+ * next turn of a conversation begins with them. */
 static void advance(struct runner *r, const struct sched_plan *plan)
 {
     for (int i = 0; i < plan->n_pieces; i++) {
@@ -350,7 +351,7 @@ static void advance(struct runner *r, const struct sched_plan *plan)
         s->n_done += plan->piece[i].n;
         int64_t prompt = MIN2(s->n_done, s->n_prompt);
         r->stats.prompt_tokens += (uint64_t)MAX2(prompt - before, 0);
-        kv_commit(r->kv, &s->kv, s->ids, prompt);
+        kv_commit(r->kv, &s->kv, s->ids, s->n_done);
         if (s->score_from >= 0 && s->n_done == s->n_tok)
             s->why = FINISH_LENGTH;
     }

@@ -66,21 +66,27 @@ static struct batch_options options(const char *prompts, const char *out)
 }
 
 /* The output of a run; heap. */
-static char *run(struct lm *m, struct batch_options o, enum err_code expected)
+static char *run_counted(struct lm *m, struct batch_options o, enum err_code expected,
+                         struct batch_result *res)
 {
     char *out = io_join(test_folder(), "out.jsonl");
     struct census census;
-    struct batch_result res;
     struct strbuf text = {0};
     struct err e = {.text = ""};
     o.out = out;
     ck_assert_msg(batch_check(&o, &census, &e) == ERR_OK, "%s", e.text);
-    enum err_code rc = batch_run(m, &o, &census, &res, &e);
+    enum err_code rc = batch_run(m, &o, &census, res, &e);
     ck_assert_msg(rc == expected, "%s: %s", err_name(rc), e.text);
     ck_assert_int_eq(io_read_all(out, 1 << 24, &text, NULL), ERR_OK);
     census_free(&census);
     free(out);
     return strbuf_take(&text);
+}
+
+static char *run(struct lm *m, struct batch_options o, enum err_code expected)
+{
+    struct batch_result res;
+    return run_counted(m, o, expected, &res);
 }
 
 static json_t *line_at(const char *text, int n)
@@ -233,6 +239,33 @@ START_TEST(the_batch_does_not_change_the_answers)
 }
 END_TEST
 
+/* Each turn finds the pages of the one before; the bytes are those of a cold run. */
+START_TEST(turns_keep_their_prefix)
+{
+#define WORDS "the cat sat on the mat and looked over the old bridge to the other side of it all"
+    static const char talk[] = "{\"custom_id\":\"t\",\"turns\":[\"" WORDS "\",\"" WORDS
+                               "\",\"" WORDS "\"],\"max_tokens\":9,\"logprobs\":true}\n";
+    struct lm *m = open_lm(_i ? KERN_MMA90 : KERN_F32, 2);
+    char *prompts = prompts_file(talk);
+    struct batch_options o = options(prompts, NULL);
+    struct batch_result cold, warm;
+    o.no_prefix = true;
+    char *want = run_counted(m, o, ERR_OK, &cold);
+    o.no_prefix = false;
+    char *got = run_counted(m, o, ERR_OK, &warm);
+    ck_assert_str_eq(want, got);
+    ck_assert_uint_eq(cold.shared_tokens, 0);
+    ck_assert_uint_eq(cold.prompt_tokens, warm.prompt_tokens);
+    /* One page is full after the first prompt, and at least two are after the second. */
+    ck_assert_uint_ge(warm.shared_tokens, 64 + 128);
+    free(want);
+    free(got);
+    free(prompts);
+    lm_close(m);
+#undef WORDS
+}
+END_TEST
+
 START_TEST(prompt_text_never_becomes_a_control_token)
 {
     struct lm *m = open_lm(KERN_F32, 1);
@@ -323,6 +356,7 @@ Suite *test_suite(void)
     tcase_add_test(t, what_is_no_text_and_tokens_that_are_not_there_get_error_lines);
     tcase_add_test(t, a_run_cut_anywhere_and_resumed_gives_the_same_bytes);
     tcase_add_loop_test(t, the_batch_does_not_change_the_answers, 0, 2);
+    tcase_add_loop_test(t, turns_keep_their_prefix, 0, 2);
     tcase_add_test(t, prompt_text_never_becomes_a_control_token);
     tcase_add_test(t, traces_hold_what_was_chosen);
     tcase_add_test(t, scores_add_up_to_the_same_for_any_window_that_sees_all);

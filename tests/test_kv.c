@@ -155,7 +155,7 @@ static void fill_ids(int32_t *ids, int n, int32_t v)
         ids[i] = v + i / KERN_PAGE;
 }
 
-START_TEST(only_full_pages_of_committed_prompts_are_shared)
+START_TEST(only_full_pages_of_committed_tokens_are_shared)
 {
     struct kv *kv = kv_new(16, true);
     int32_t pa[8], pb[8], ids[300], idle;
@@ -227,7 +227,7 @@ Suite *test_suite(void)
     tcase_add_test(t, random_lives_leak_no_page_and_share_only_equal_prefixes);
     tcase_add_test(t, a_planted_leak_is_seen);
     tcase_add_test(t, a_planted_mix_up_of_prefixes_is_seen);
-    tcase_add_test(t, only_full_pages_of_committed_prompts_are_shared);
+    tcase_add_test(t, only_full_pages_of_committed_tokens_are_shared);
     tcase_add_test(t, the_same_page_after_another_prefix_is_another_page);
     tcase_add_test(t, idle_pages_leave_oldest_first_and_tails_before_heads);
     suite_add_tcase(s, t);

@@ -268,6 +268,35 @@ START_TEST(a_prefix_from_the_cache_is_the_prefix_computed_cold)
 }
 END_TEST
 
+/* A prompt that holds another one and its answer finds the pages of both. */
+START_TEST(an_answer_is_a_prefix_too)
+{
+    enum { FIRST = 100, MADE = 100, TAIL = 30, ALL = FIRST + MADE + TAIL };
+    struct rig r;
+    struct wish w[2] = {{.n_prompt = FIRST, .n_new = MADE, .score_from = -1},
+                        {.n_prompt = ALL, .n_new = NEW, .score_from = -1}};
+    struct runner_stats stats;
+    static struct got want[2], got[2];
+    open_tiny(&r);
+    w[0].prompt = rig_ids(90, FIRST, VOCAB);
+    w[1].prompt = rig_ids(91, ALL, VOCAB);
+    struct setup s = roomy(_i);
+    ck_assert(run_all(&r, &s, w, 1, want, NULL));
+    ck_assert_int_eq(want[0].n, MADE);
+    memcpy(w[1].prompt, w[0].prompt, FIRST * sizeof *w[0].prompt);
+    memcpy(w[1].prompt + FIRST, want[0].id, MADE * sizeof *want[0].id);
+    ck_assert(run_all(&r, &s, w, 2, want, &stats));
+    ck_assert(stats.shared_tokens == 0);
+    s.no_prefix = false;
+    s.window = 1;
+    ck_assert(run_all(&r, &s, w, 2, got, &stats));
+    ck_assert_uint_eq(stats.shared_tokens, 192); /* of 199 tokens that were run */
+    ck_assert(same_all(want, got, 2));
+    free_wishes(w, 2);
+    rig_close(&r);
+}
+END_TEST
+
 START_TEST(what_cannot_fit_is_refused_with_both_numbers)
 {
     struct rig r;
@@ -452,6 +481,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, answers_do_not_depend_on_batch_chunk_or_order, 0, ARITHS);
     tcase_add_loop_test(t, a_tiny_pool_gives_the_bytes_of_a_roomy_one, 0, ARITHS);
     tcase_add_loop_test(t, a_prefix_from_the_cache_is_the_prefix_computed_cold, 0, ARITHS);
+    tcase_add_loop_test(t, an_answer_is_a_prefix_too, 0, ARITHS);
     tcase_add_test(t, what_cannot_fit_is_refused_with_both_numbers);
     tcase_add_test(t, scored_rows_are_the_tokens_that_follow);
     tcase_add_test(t, a_stop_id_ends_the_answer);
