@@ -184,6 +184,12 @@ __device__ static inline uint32_t wide_kept(uint32_t x)
     return x;
 }
 
+/* Planted: longer than a copy takes. */
+__device__ static inline void wide_dawdle(bool early)
+{
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0;\n@p nanosleep.u32 4000;}" ::"r"((int)early));
+}
+
 /* What the group that begins with `step` begins with. Offsets of groups are added to the piece's
  * address, not to the lane's: one for each would stay in a register of its own. */
 template <int BITS, enum cuda_scale SCALE, int STEPS>
@@ -252,6 +258,7 @@ __device__ static inline void wide_piece(const WORK &work, struct wide_now &now,
         if (g == 0) {
             __syncwarp(); /* every lane has read the stage before this one */
             copy_arrive_if(now.frees, now.empty + 8 * (uint32_t)(now.early ? now.stage : last));
+            wide_dawdle(now.early);
         }
 #pragma unroll
         for (int s = 0; s < steps; s++)
