@@ -197,7 +197,8 @@ START_TEST(planted_split_edge_is_seen)
 END_TEST
 
 /* Splits that stand apart are joined in ascending order, after the row kernel (0, and 1 by the
- * fault that all kernels know) and after items (2): joined from the last, every value is wrong. */
+ * fault that all kernels know) and after items (2): joined from the last, every value is wrong.
+ * Where a card has no row kernel, that fault is a split that begins late, which shows in some. */
 START_TEST(planted_join_order_is_seen)
 {
     struct setup s = {8, 2, 128, 0, 0, false, 2, 900, true};
@@ -218,7 +219,9 @@ START_TEST(planted_join_order_is_seen)
     uint16_t *wrong = attend_by(&s, &side[1], q, tokens, 2, kernel);
     kern_plant(KERN_FAULT_NONE);
     ck_assert_mem_eq(right, want, n * 2);
-    for (size_t i = 0; i < n; i++)
+    bool late = _i == 1 && !cuda_takes(cuda_of(r.side[1]), CUDA_KERNEL_ATTENTION_ROW);
+    ck_assert(memcmp(right, wrong, n * 2) != 0);
+    for (size_t i = 0; i < n && !late; i++)
         ck_assert_msg(right[i] != 0 && wrong[i] == 0, "value %zu: %04x, planted %04x", i, right[i],
                       wrong[i]);
     free(want);
