@@ -133,13 +133,16 @@ static enum err_code project_qkv(const struct decoder_pass *f, const struct head
     return kern_linear(f->s->k, &a, e);
 }
 
+static bool has_norms(const struct decoder_attention *l)
+{
+    return l->q_norm || l->k_norm || l->v_norm;
+}
+
 /* Heads feed no linear layer, so they stay f32. Without a projection of its own v is made of k. */
-static enum err_code norm_qkv(const struct decoder_pass *f, const struct heads *t,
-                              const struct decoder_attention *l, struct err *e)
+static struct norm_heads_args heads_args(const struct decoder_pass *f, const struct heads *t,
+                                         const struct decoder_attention *l)
 {
     struct norm_heads_args a = {.n_tok = (int)f->n, .n_head = f->hp->n_head, .n_kv = t->n_kv};
-    if (!l->q_norm && !l->k_norm && !l->v_norm)
-        return ERR_OK;
     a.head_dim = t->head_dim;
     a.q = t->qkv;
     a.k = a.q + t->q;
@@ -151,7 +154,7 @@ static enum err_code norm_qkv(const struct decoder_pass *f, const struct heads *
     a.v_of_k = !l->v.w;
     a.eps = (float)f->hp->rms_eps;
     a.plus_one = f->hp->norm_plus_one;
-    return kern_norm_heads(f->s->k, &a, e);
+    return a;
 }
 
 static struct rope_kv_args rope_args(const struct decoder_pass *f, const struct heads *t, int layer)
@@ -173,9 +176,11 @@ static struct rope_kv_args rope_args(const struct decoder_pass *f, const struct 
     return a;
 }
 
-/* rope: NULL where q and the pages are made. */
+/* rope: NULL where q and the pages are made; norm: NULL where they are of normed heads, or of heads
+ * without norms. */
 static enum err_code look_back(const struct decoder_pass *f, const struct heads *t, int layer,
-                               const struct rope_kv_args *rope, struct err *e)
+                               const struct rope_kv_args *rope, const struct norm_heads_args *norm,
+                               struct err *e)
 {
     struct attention_args a = {.rows = &f->s->rows, .n_head = f->hp->n_head, .n_kv = t->n_kv};
     a.head_dim = t->head_dim;
@@ -187,6 +192,7 @@ static enum err_code look_back(const struct decoder_pass *f, const struct heads 
     a.sinks = f->p->layers[layer].attn.sinks;
     a.out = t->att;
     a.rope = rope;
+    a.norm = norm;
     return kern_attention(f->s->k, &a, e);
 }
 
@@ -215,19 +221,21 @@ enum err_code decoder_attend(struct decoder_pass *f, int i, struct err *e)
     if (rc == ERR_OK)
         rc = model_tap(s, i, "qkv", n, t.qkv, l->v.w || !l->k.w ? t.stride : t.q + t.kv, t.stride,
                        sizeof(float), e);
-    if (rc == ERR_OK)
-        rc = norm_qkv(f, &t, l, e);
+    const struct norm_heads_args norm = heads_args(f, &t, l);
+    const struct rope_kv_args rope = rope_args(f, &t, i);
+    /* A tap looks at all three operations; a layer without K and V of its own has no rope to join.
+     */
+    const bool joined = !s->tap && hparams_has_kv(f->hp, i);
+    if (rc == ERR_OK && has_norms(l) && !joined)
+        rc = kern_norm_heads(s->k, &norm, e);
     if (rc == ERR_OK && l->q_norm)
         rc = model_tap(s, i, "qk_norm", n, t.qkv, t.stride, t.stride, sizeof(float), e);
-    const struct rope_kv_args rope = rope_args(f, &t, i);
-    /* A tap looks at both operations; a layer without K and V of its own has no rope to join. */
-    const bool joined = !s->tap && hparams_has_kv(f->hp, i);
     if (rc == ERR_OK && !joined)
         rc = kern_rope_kv(s->k, &rope, e);
     if (rc == ERR_OK)
         rc = model_tap(s, i, "rope", n, t.q_rot, t.q, t.q, f->act_bytes, e);
     if (rc == ERR_OK)
-        rc = look_back(f, &t, i, joined ? &rope : NULL, e);
+        rc = look_back(f, &t, i, joined ? &rope : NULL, joined && has_norms(l) ? &norm : NULL, e);
     if (rc == ERR_OK)
         rc = model_tap(s, i, "attention", n, t.att, t.q, t.q, f->act_bytes, e);
     if (rc == ERR_OK)

@@ -408,7 +408,7 @@ static struct model_step view_step(const struct engine *en, const struct step *s
     v.rows.n_seq = s->n_pieces;
     v.rows.pages_max = en->pages_max;
     v.rows.keys_max = bound_keys(en, s);
-    v.out_row = en->in_dev + en->in.out_row;
+    v.out_row = n_out == n_tok ? NULL : en->in_dev + en->in.out_row; /* NULL: every row */
     v.rope[0] = en->rope[0];
     v.rope[1] = en->rope[1];
     v.logits = en->logits_dev;
@@ -564,8 +564,10 @@ enum err_code engine_step(struct engine *en, struct step *s, struct err *e)
     s->rows = en->rows;
     s->n_rows = 0;
     enum err_code rc = stage_inputs(en, s, &n_tok, &n_out, e);
-    if (rc == ERR_OK)
-        rc = kern_upload(en->k, en->in_dev, en->in_host, en->in.words * sizeof(int32_t), e);
+    if (rc == ERR_OK) { /* the page tables stand last, the step's own first */
+        size_t words = en->in.pages + (size_t)s->n_pieces * (size_t)en->pages_max;
+        rc = kern_upload(en->k, en->in_dev, en->in_host, words * sizeof(int32_t), e);
+    }
     if (rc != ERR_OK)
         return rc;
     rc = run_step(en, s, n_tok, n_out, e);

@@ -225,6 +225,9 @@ struct attention_args {
      * other. Its q_out is q, its kv is kv; what q holds afterwards nobody knows. A step of no more
      * rows than sequences has one row of each. */
     const struct rope_kv_args *rope;
+    /* NULL, or norms of what rope reads, before that: likewise, and what its q, k and v hold
+     * afterwards nobody knows. */
+    const struct norm_heads_args *norm;
 };
 
 /* out = act(f(gate) * up), [n_rows, d] from two f32 inputs with a common stride. */

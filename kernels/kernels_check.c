@@ -117,12 +117,24 @@ enum err_code kern_check_attention(const struct attention_args *a, struct err *e
          "scale %g, softcap %g, window %d: expected positive, none negative", (double)a->scale,
          (double)a->softcap, a->window);
     NEED(a->q && a->kv && a->out, "a pointer is missing");
+    NEED(!a->norm || a->rope, "norms of heads without their rope");
     if (!a->rope)
         return ERR_OK;
     NEED(a->rope->rows == a->rows && a->rope->n_head == a->n_head && a->rope->n_kv == a->n_kv &&
              a->rope->head_dim == a->head_dim && a->rope->q_out == a->q && a->rope->kv == a->kv,
          "rope of another attention");
-    return kern_check_rope_kv(a->rope, e);
+    rc = kern_check_rope_kv(a->rope, e);
+    if (rc != ERR_OK || !a->norm)
+        return rc;
+    NEED(a->norm->n_tok == a->rows->n_tok && a->norm->n_head == a->n_head &&
+             a->norm->n_kv == a->n_kv && a->norm->head_dim == a->head_dim &&
+             a->norm->stride == a->rope->stride,
+         "norms of %d rows, %d heads over %d of %d, stride %lld: not those of its rope",
+         a->norm->n_tok, a->norm->n_head, a->norm->n_kv, a->norm->head_dim,
+         (long long)a->norm->stride);
+    NEED(a->norm->q == a->rope->q && a->norm->k == a->rope->k && a->norm->v == a->rope->v,
+         "norms of other heads than those of its rope");
+    return kern_check_norm_heads(a->norm, e);
 }
 
 enum err_code kern_check_act_mul(const struct act_mul_args *a, struct err *e)

@@ -145,6 +145,8 @@ static void span_attention(const struct kern *k, const struct attention_args *a,
                            struct kern_access *x)
 {
     int64_t bytes = (int64_t)a->rows->n_tok * a->n_head * a->head_dim * word_of(k);
+    if (a->norm)
+        span_norm_heads(k, a->norm, x);
     if (a->rope)
         span_rope_kv(k, a->rope, x);
     reads(x, a->q, bytes);

@@ -307,8 +307,8 @@ END_TEST
  * both sides after the whole chain, and of the device when it replays it as a graph. */
 static const struct {
     int n_tok, n_expert, n_used;
-} chains[] = {{1, 128, 8}, {2, 128, 8}, {7, 128, 8}, {8, 128, 4},  {9, 128, 8},
-              {3, 32, 4},  {8, 8, 2},   {1, 200, 8}, {40, 128, 8}, {5, 16, 2}};
+} chains[] = {{1, 128, 8}, {2, 128, 8}, {7, 128, 8},  {8, 128, 4}, {9, 128, 8}, {3, 32, 4},
+              {8, 8, 2},   {1, 200, 8}, {40, 128, 8}, {5, 16, 2},  {1, 16, 2},  {1, 100, 5}};
 
 START_TEST(routed_chain_equals_oracle)
 {

@@ -215,12 +215,15 @@ START_TEST(nine_to_sixteen_rows_equal_oracle)
 }
 END_TEST
 
-/* ---- attention with rope ------------------------------------------------------------------------
+/* ---- attention with rope, and with norms of its heads -------------------------------------------
  */
+enum attend_norms { NORMS_NONE, NORMS_QK, NORMS_Q, NORMS_QKV, NORMS_V_OF_K };
+
 struct attend {
     int n_head, n_kv, hd, rot, window;
     float softcap;
     bool sinks;
+    enum attend_norms norms;
     int n, last[4]; /* sequences, and the position of each one's new token */
 };
 
@@ -229,6 +232,7 @@ struct attend_side {
     struct kern *k;
     struct kern_rows rows;
     struct rope_kv_args rope;
+    struct norm_heads_args norm;
     float *x, *sinks; /* x: [n tokens][q, k, v] of the step */
     void *kv, *q, *out;
     size_t kv_bytes, out_bytes;
@@ -237,6 +241,25 @@ struct attend_side {
 static int64_t stride_of(const struct attend *s)
 {
     return (int64_t)(s->n_head + 2 * s->n_kv) * s->hd;
+}
+
+/* Weights of the norms are values of `old`. */
+static void open_norms(const struct attend *s, struct attend_side *d, const float *old)
+{
+    const size_t hd = (size_t)s->hd;
+    float *w = rig_put(d->k, old, hd * 12);
+    d->norm = (struct norm_heads_args){.n_tok = s->n, .n_head = s->n_head, .n_kv = s->n_kv};
+    d->norm.head_dim = s->hd;
+    d->norm.q = d->x;
+    d->norm.k = d->x + s->n_head * s->hd;
+    d->norm.v = d->x + (s->n_head + s->n_kv) * s->hd;
+    d->norm.stride = stride_of(s);
+    d->norm.q_norm = s->norms ? w : NULL;
+    d->norm.k_norm = s->norms && s->norms != NORMS_Q ? w + hd : NULL;
+    d->norm.v_norm = s->norms >= NORMS_QKV ? w + 2 * hd : NULL;
+    d->norm.v_of_k = s->norms == NORMS_V_OF_K;
+    d->norm.eps = 1e-6f;
+    d->norm.plus_one = s->n_kv == 2;
 }
 
 /* Sequence i has tokens [0, last[i]) of `old`; the place of its new token holds NaN. */
@@ -304,13 +327,14 @@ static void open_attend(const struct attend *s, struct attend_side *d, const flo
     d->rope.k = d->x + s->n_head * s->hd;
     d->rope.v = d->x + (s->n_head + s->n_kv) * s->hd;
     d->rope.q_out = d->q;
+    open_norms(s, d, old);
     free(page);
     free(pos);
     free(seq);
     free(past);
 }
 
-/* Attention with rope, in one operation or in two; its outputs. */
+/* Attention with rope and norms, in one operation or one after the other; its outputs. */
 static uint16_t *run_attend(const struct attend *s, struct attend_side *d, bool joined)
 {
     struct attention_args a = {.rows = &d->rows, .n_head = s->n_head, .n_kv = s->n_kv};
@@ -324,6 +348,9 @@ static uint16_t *run_attend(const struct attend *s, struct attend_side *d, bool 
     a.sinks = d->sinks;
     a.out = d->out;
     a.rope = joined ? &d->rope : NULL;
+    a.norm = joined && s->norms ? &d->norm : NULL;
+    if (!joined && s->norms)
+        fix_ok(kern_norm_heads(d->k, &d->norm, &e), &e);
     if (!joined)
         fix_ok(kern_rope_kv(d->k, &d->rope, &e), &e);
     fix_ok(kern_attention(d->k, &a, &e), &e);
@@ -331,26 +358,48 @@ static uint16_t *run_attend(const struct attend *s, struct attend_side *d, bool 
 }
 
 static const struct attend attends[] = {
-    /* heads, kv, dim, rotated, window, cap, sinks, sequences, last positions */
-    {32, 8, 128, 128, 0, 0, false, 4, {0, 63, 64, 1023}},
-    {32, 8, 128, 128, 0, 0, false, 1, {1024}},
-    {8, 2, 128, 64, 0, 0, false, 3, {255, 256, 257}},
-    {14, 2, 64, 64, 0, 0, true, 3, {62, 65, 700}}, /* 7 heads a block */
-    {24, 2, 64, 64, 0, 0, false, 2, {300, 127}},   /* two blocks of the same keys */
-    {6, 2, 80, 80, 0, 0, false, 2, {319, 128}},
-    {4, 4, 96, 48, 0, 0, false, 2, {511, 512}},
-    {8, 4, 256, 256, 0, 50, false, 3, {530, 1, 64}},
-    {8, 2, 128, 128, 100, 0, false, 3, {99, 356, 640}},
-    {4, 2, 256, 256, 500, 0, true, 3, {511, 767, 300}}, /* places of cleared V are used again */
-    {16, 2, 512, 512, 0, 0, false, 3, {530, 1, 255}},
-    {4, 1, 512, 128, 450, 0, false, 3, {511, 700, 64}},
-    {4, 2, 112, 112, 0, 0, false, 2, {200, 70}}, /* not for the row kernel */
-    {8, 2, 64, 0, 0, 0, false, 2, {90, 64}}};    /* nothing rotates */
+    /* heads, kv, dim, rotated, window, cap, sinks, norms, sequences, last positions */
+    {32, 8, 128, 128, 0, 0, false, NORMS_NONE, 4, {0, 63, 64, 1023}},
+    {32, 8, 128, 128, 0, 0, false, NORMS_NONE, 1, {1024}},
+    {8, 2, 128, 64, 0, 0, false, NORMS_NONE, 3, {255, 256, 257}},
+    {14, 2, 64, 64, 0, 0, true, NORMS_NONE, 3, {62, 65, 700}}, /* 7 heads a block */
+    {24, 2, 64, 64, 0, 0, false, NORMS_NONE, 2, {300, 127}},   /* two blocks of the same keys */
+    {6, 2, 80, 80, 0, 0, false, NORMS_NONE, 2, {319, 128}},
+    {4, 4, 96, 48, 0, 0, false, NORMS_NONE, 2, {511, 512}},
+    {8, 4, 256, 256, 0, 50, false, NORMS_NONE, 3, {530, 1, 64}},
+    {8, 2, 128, 128, 100, 0, false, NORMS_NONE, 3, {99, 356, 640}},
+    {4, 2, 256, 256, 500, 0, true, NORMS_NONE, 3, {511, 767, 300}}, /* places of cleared V are used
+                                                                       again */
+    {16, 2, 512, 512, 0, 0, false, NORMS_NONE, 3, {530, 1, 255}},
+    {4, 1, 512, 128, 450, 0, false, NORMS_NONE, 3, {511, 700, 64}},
+    {4, 2, 112, 112, 0, 0, false, NORMS_NONE, 2, {200, 70}}, /* not for the row kernel */
+    {8, 2, 64, 0, 0, 0, false, NORMS_NONE, 2, {90, 64}},     /* nothing rotates */
+    {8, 2, 128, 128, 0, 0, false, NORMS_NONE, 1, {2047}}, /* as many splits as may meet; one more */
+    {8, 2, 128, 128, 0, 0, true, NORMS_NONE, 2, {2048, 5}},
+    {8, 1, 128, 128, 300, 0, true, NORMS_NONE, 4, {2000, 300, 299, 556}}, /* the first splits are
+                                                                             not seen */
+    {12, 4, 64, 64, 0, 20, true, NORMS_NONE, 3, {1500, 40, 700}},
+    /* with norms */
+    {32, 4, 128, 128, 0, 0, false, NORMS_QK, 1, {1024}},
+    {32, 4, 128, 128, 0, 0, false, NORMS_QK, 4, {0, 63, 64, 1023}},
+    {16, 8, 128, 128, 0, 0, true, NORMS_Q, 3, {255, 256, 257}},
+    {24, 2, 128, 128, 0, 0, false, NORMS_QK, 2, {300, 127}}, /* two blocks of the same keys */
+    {14, 2, 64, 64, 0, 0, false, NORMS_QKV, 3, {62, 65, 700}},
+    {4, 2, 256, 256, 500, 0, false, NORMS_QK, 3, {511, 767, 300}},
+    {8, 1, 256, 256, 0, 0, false, NORMS_QKV, 2, {511, 0}},
+    /* norms that have a launch of their own */
+    {8, 2, 128, 64, 0, 0, false, NORMS_QK, 3, {255, 256, 257}},
+    {8, 4, 256, 256, 0, 50, false, NORMS_QK, 3, {530, 1, 64}},
+    {4, 1, 512, 128, 450, 0, false, NORMS_V_OF_K, 3, {511, 700, 64}},
+    {4, 2, 128, 128, 0, 0, false, NORMS_V_OF_K, 2, {511, 300}},
+    {4, 2, 112, 112, 0, 0, false, NORMS_QK, 2, {200, 70}}};
 
-/* Outputs equal the oracle's; pages equal those that rope by itself makes. */
-static void check_attend(const struct attend *s)
+/* Outputs equal the oracle's; pages equal those that rope by itself makes. n_sm: multiprocessors
+ * that the device is told to have; with one no splits meet. */
+static void check_attend(const struct attend *s, int n_sm)
 {
     struct rig r = rig_open();
+    with_sm(&r, n_sm ? n_sm : cuda_of(r.side[1])->n_sm);
     struct attend_side side[3] = {{.k = r.side[0]}, {.k = r.side[1]}, {.k = r.side[1]}};
     int len = 1;
     for (int i = 0; i < s->n; i++)
@@ -385,7 +434,42 @@ static void check_attend(const struct attend *s)
 
 START_TEST(attention_with_rope_equals_oracle)
 {
-    check_attend(&attends[_i]);
+    check_attend(&attends[_i], 0);
+    check_attend(&attends[_i], 1);
+}
+END_TEST
+
+/* All splits but the first take their time: nobody may join before they have sent. Other inputs
+ * each time, since what a block finds may be what the one before it has left. */
+START_TEST(splits_of_a_row_meet)
+{
+    static const struct attend s = {32, 8, 128, 128, 0, 0, false, NORMS_NONE, 1, {1300}};
+    struct rig r = rig_open();
+    struct cuda_kern *c = cuda_of(r.side[1]);
+    struct attend_side side[2] = {{.k = r.side[0]}, {.k = r.side[1]}};
+    float *old = fix_floats(&rng, (size_t)(1301 * stride_of(&s)), -2, 2);
+    float *table = fix_floats(&rng, 1301 * 128 + 1, -1, 1);
+    reserve(&r, 16, 4096, 4096);
+    for (int i = 0; i < 2; i++)
+        open_attend(&s, &side[i], old, old, table, NULL, 1301);
+    for (int fault = 0; fault < 2; fault++) {
+        float *x = fix_floats(&rng, (size_t)stride_of(&s), -2, 2);
+        uint16_t *out[2];
+        c->plant_delay_ns = 50000;
+        c->plant_no_wait = fault == 1;
+        for (int i = 0; i < 2; i++) {
+            struct err e = {.text = ""};
+            fix_ok(kern_upload(side[i].k, side[i].x, x, (size_t)stride_of(&s) * 4, &e), &e);
+            out[i] = run_attend(&s, &side[i], true);
+        }
+        ck_assert_int_eq(rig_differ(out[0], out[1], side[0].out_bytes / 2, 2) >= 0, fault);
+        free(out[0]);
+        free(out[1]);
+        free(x);
+    }
+    free(old);
+    free(table);
+    rig_close(&r);
 }
 END_TEST
 
@@ -489,9 +573,12 @@ static int chained_attention(const struct attend *s, struct attend_side side[2],
     return differ;
 }
 
+/* With norms of its own (odd) or without, where splits meet and (2, 3) where they leave records. */
 START_TEST(attention_with_rope_waits_for_its_input)
 {
-    static const struct attend s = {32, 8, 128, 128, 0, 0, false, 2, {700, 64}};
+    static const struct attend ways[] = {{32, 8, 128, 128, 0, 0, false, NORMS_NONE, 2, {700, 64}},
+                                         {32, 8, 128, 128, 0, 0, false, NORMS_QK, 2, {700, 64}}};
+    const struct attend s = ways[_i % 2];
     struct rig r = rig_open();
     struct cuda_kern *c = cuda_of(r.side[1]);
     struct attend_side side[2] = {{.k = r.side[0]}, {.k = r.side[1]}};
@@ -499,6 +586,8 @@ START_TEST(attention_with_rope_waits_for_its_input)
     float *table = fix_floats(&rng, 701 * 128 + 1, -1, 1);
     float *weight = fix_floats(&rng, 32 * 128, 0.5f, 1.5f);
     void *w[2];
+    if (_i >= 2)
+        with_sm(&r, 1);
     reserve(&r, 16, 4096, 4096);
     for (int i = 0; i < 2; i++) {
         open_attend(&s, &side[i], old, old, table, NULL, 701);
@@ -533,13 +622,14 @@ static void add_small_attention(TCase *c)
 
 static void add_tests(TCase *c)
 {
-    tcase_add_loop_test(c, gated_products_equal_oracle, 1, ARRAY_LEN(shapes));
-    tcase_add_loop_test(c, nine_to_sixteen_rows_equal_oracle, 1, 8);
+    tcase_add_test(c, splits_of_a_row_meet);
+    tcase_add_loop_test(c, attention_with_rope_waits_for_its_input, 0, 4);
     tcase_add_loop_test(c, attention_with_rope_equals_oracle, 0, 2);
     tcase_add_loop_test(c, attention_with_rope_equals_oracle, 5, ARRAY_LEN(attends));
+    tcase_add_loop_test(c, gated_products_equal_oracle, 1, ARRAY_LEN(shapes));
+    tcase_add_loop_test(c, nine_to_sixteen_rows_equal_oracle, 1, 8);
     tcase_add_loop_test(c, a_gated_product_waits_for_its_input, 0, 2);
     tcase_add_loop_test(c, a_planted_order_is_seen_in_gated_products, 0, 2);
-    tcase_add_test(c, attention_with_rope_waits_for_its_input);
 }
 
 Suite *test_suite(void)

@@ -1,6 +1,6 @@
 /* test_kernels_joined.c: an operation that holds another one (the gate of a product, the rope of an
- * attention) gives the bits of the two after each other, in both arithmetics; and what does not fit
- * together is refused.
+ * attention, norms of what it rotates) gives the bits of the two after each other, in both
+ * arithmetics; and what does not fit together is refused.
  */
 #include "tests/kernels_fixture.h"
 
@@ -107,12 +107,108 @@ START_TEST(a_rope_equals_its_operation)
 }
 END_TEST
 
+/* Attention of two tokens with rope and norms of its heads: of q and k (0), of v too (1), or where
+ * v is made of k (2). */
+START_TEST(norms_of_heads_equal_their_operation)
+{
+    enum { HEADS = 4, KV = 2, HD = 32, ROW = (HEADS + 2 * KV) * HD, TOKENS = 2 };
+    struct kern *k = fix_open((enum kern_arith)(_i % 2), "auto", 2);
+    const int kind = _i / 2;
+    size_t act = kern_act_bytes(k), page = kern_page_bytes(k, KV, HD);
+    size_t bytes = TOKENS * HEADS * HD * act;
+    int32_t pos[TOKENS] = {0, 1}, seq[TOKENS] = {0, 0}, pages[1] = {0};
+    struct kern_rows rows = {TOKENS, NULL, pos, seq, pages, 1, 1, 2};
+    float *drawn = fix_floats(&rng, TOKENS * ROW, -2, 2), *table = fix_floats(&rng, 2 * HD, -1, 1);
+    float *w = fix_floats(&rng, 3 * HD, -1, 1), *x[2];
+    void *kv[2], *q[2], *out[2];
+    for (int joined = 0; joined < 2; joined++) {
+        struct err e = {.text = ""};
+        kv[joined] = zeros(k, page);
+        q[joined] = zeros(k, bytes);
+        out[joined] = zeros(k, bytes);
+        x[joined] = zeros(k, TOKENS * ROW * 4);
+        memcpy(x[joined], drawn, TOKENS * ROW * 4);
+        float *keys = x[joined] + HEADS * HD, *values = keys + KV * HD;
+        struct norm_heads_args n = {TOKENS, HEADS, KV,     HD,   x[joined], keys,  values,
+                                    ROW,    w,     w + HD, NULL, kind == 2, 1e-6f, true};
+        struct rope_kv_args r = {&rows, HEADS,  KV,  HD,    HD,        x[joined],
+                                 keys,  values, ROW, table, q[joined], kv[joined]};
+        struct attention_args a = {.rows = &rows, .n_head = HEADS, .n_kv = KV, .head_dim = HD};
+        n.v_norm = kind ? w + 2 * (ptrdiff_t)HD : NULL;
+        a.q = q[joined];
+        a.kv = kv[joined];
+        a.scale = 0.2f;
+        a.out = out[joined];
+        a.rope = &r;
+        if (joined)
+            a.norm = &n;
+        else
+            fix_ok(kern_norm_heads(k, &n, &e), &e);
+        fix_ok(kern_attention(k, &a, &e), &e);
+    }
+    ck_assert_mem_eq(out[0], out[1], bytes);
+    ck_assert_mem_eq(kv[0], kv[1], page);
+    for (int i = 0; i < 2; i++) {
+        kern_free(k, kv[i]);
+        kern_free(k, q[i]);
+        kern_free(k, out[i]);
+        kern_free(k, x[i]);
+    }
+    free(drawn);
+    free(table);
+    free(w);
+    kern_close(k);
+}
+END_TEST
+
+START_TEST(norms_that_do_not_fit_are_refused)
+{
+    enum { HEADS = 4, KV = 2, HD = 32, ROW = (HEADS + 2 * KV) * HD };
+    static float x[ROW + 1], w[HD], table[HD], out[HEADS * HD];
+    static const struct {
+        const char *why;
+        int what;
+    } cases[] = {{"without their rope", 0},    {"not those of its rope", 1},
+                 {"not those of its rope", 2}, {"not those of its rope", 3},
+                 {"other heads", 4},           {"other heads", 5}};
+    struct kern *k = fix_open(KERN_F32, "auto", 1);
+    int32_t at[2] = {0, 0};
+    struct kern_rows rows = {1, NULL, at, at, at, 1, 1, 1};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        void *kv = zeros(k, kern_page_bytes(k, KV, HD));
+        struct norm_heads_args n = {
+            1,   HEADS, KV, HD,   x,     x + HEADS * HD, x + (HEADS + KV) * HD,
+            ROW, w,     w,  NULL, false, 1e-6f,          false};
+        struct rope_kv_args r = {&rows, HEADS, KV, HD, HD, x, n.k, n.v, ROW, table, out, kv};
+        struct attention_args a = {.rows = &rows, .n_head = HEADS, .n_kv = KV, .head_dim = HD};
+        struct err e = {.text = ""};
+        a.q = out;
+        a.kv = kv;
+        a.scale = 1;
+        a.out = out;
+        a.rope = cases[i].what == 0 ? NULL : &r;
+        a.norm = &n;
+        n.n_tok += cases[i].what == 1;
+        n.n_head *= cases[i].what == 2 ? 2 : 1;
+        n.stride += cases[i].what == 3;
+        n.q += cases[i].what == 4;
+        n.v += cases[i].what == 5;
+        ck_assert_int_eq(kern_attention(k, &a, &e), ERR_INTERNAL);
+        ck_assert_msg(strstr(e.text, cases[i].why) != NULL, "case %zu: %s", i, e.text);
+        kern_free(k, kv);
+    }
+    kern_close(k);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("kernels joined");
     TCase *c = tcase_create("joined");
     tcase_add_loop_test(c, a_gate_equals_its_operation, 0, 2);
     tcase_add_loop_test(c, a_rope_equals_its_operation, 0, 2);
+    tcase_add_loop_test(c, norms_of_heads_equal_their_operation, 0, 6);
+    tcase_add_test(c, norms_that_do_not_fit_are_refused);
     suite_add_tcase(s, c);
     return s;
 }

@@ -192,12 +192,12 @@ static enum err_code linear_and_gate(struct kern *k, const struct linear_args *a
     return rc == ERR_OK && gate.out ? cpu_act_mul(k, &gate, e) : rc;
 }
 
-static enum err_code rope_and_attention(struct kern *k, const struct attention_args *a,
-                                        struct err *e)
+static enum err_code heads_and_attention(struct kern *k, const struct attention_args *a,
+                                         struct err *e)
 {
     bool f32 = k->arith == KERN_F32;
-    enum err_code rc = ERR_OK;
-    if (a->rope)
+    enum err_code rc = a->norm ? kern_heads_by_parts(k, a->norm, e) : ERR_OK;
+    if (rc == ERR_OK && a->rope)
         rc = f32 ? cpu_rope_kv(k, a->rope, e) : cpu_mma_rope_kv(k, a->rope, e);
     if (rc != ERR_OK)
         return rc;
@@ -220,12 +220,12 @@ static const struct kern_table tables[] = {
     [KERN_F32] = {MEMORY, SHARED, .weight_load = cpu_weight_load, .weight_free = cpu_weight_free,
                   .weight_bytes = cpu_weight_bytes, .page_bytes = cpu_f32_page_bytes,
                   .embed = cpu_embed, .linear = linear_and_gate, .expert_linear = cpu_expert_linear,
-                  .rope_kv = cpu_rope_kv, .attention = rope_and_attention},
+                  .rope_kv = cpu_rope_kv, .attention = heads_and_attention},
     [KERN_MMA90] = {MEMORY, SHARED, .weight_load = cpu_mma_weight_load,
                     .weight_free = cpu_mma_weight_free, .weight_bytes = cpu_mma_weight_bytes,
                     .page_bytes = cpu_mma_page_bytes, .embed = cpu_mma_embed,
                     .linear = linear_and_gate, .expert_linear = cpu_mma_expert_linear,
-                    .rope_kv = cpu_mma_rope_kv, .attention = rope_and_attention}};
+                    .rope_kv = cpu_mma_rope_kv, .attention = heads_and_attention}};
 
 enum err_code cpu_open(struct kern **k, const struct kern_options *o, struct err *e)
 {

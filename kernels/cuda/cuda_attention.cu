@@ -251,23 +251,31 @@ static void attend(const struct cuda_kern *c, const struct attention_args *a)
     cuda_attention_items_run(c, a);
 }
 
-/* Rope, where the arguments hold it, is an operation of its own unless the row kernel takes it. */
+/* Norms of heads and rope, where the arguments hold them, are operations of their own unless the
+ * row kernel takes them. */
 extern "C" enum err_code cuda_attention(struct kern *k, const struct attention_args *a,
                                         struct err *e)
 {
-    struct attention_args after = *a;
+    const struct cuda_kern *c = cuda_of(k);
+    struct attention_args left = *a;
+    enum err_code rc = ERR_OK;
     if (a->rows->n_tok == 0)
         return ERR_OK;
-    if (a->rope)
-        cuda_plant_kv8(cuda_of(k), a->rope);
-    if (a->rope && takes_rows(cuda_of(k), a))
+    /* The fault is one of what the norms give. */
+    if (a->norm && kern_planted() != KERN_FAULT_KV8 && takes_rows(c, a))
         return cuda_launched("attention", e);
-    if (a->rope) {
-        enum err_code rc = cuda_rope_kv(k, a->rope, e);
-        if (rc != ERR_OK)
-            return rc;
+    if (a->norm)
+        rc = cuda_norm_heads(k, a->norm, e);
+    left.norm = NULL;
+    if (rc == ERR_OK && a->rope) {
+        cuda_plant_kv8(c, a->rope);
+        if (takes_rows(c, &left))
+            return cuda_launched("attention", e);
+        rc = cuda_rope_kv(k, a->rope, e);
     }
-    after.rope = NULL;
-    attend(cuda_of(k), &after);
+    if (rc != ERR_OK)
+        return rc;
+    left.rope = NULL;
+    attend(c, &left);
     return cuda_launched("attention", e);
 }

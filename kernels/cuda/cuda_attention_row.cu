@@ -21,51 +21,14 @@
  * that the blocks read from pages is written by a kernel that may still run, and the copies are
  * asked for before the wait of an early start (cuda_launch.cuh). The rows must be of different
  * sequences. q_out is not written. Without rope the kernel before this one writes pages, and the
- * copies come after the wait.
+ * copies come after the wait. Norms of the heads come before rope (cuda_attention_rotate.cuh).
+ *
+ * A row's splits leave records, or where a step has few they meet and join them at once
+ * (cuda_attention_meet.cuh).
  */
-#include "kernels/cuda/cuda_splits.h"
-
-#include <cuda_runtime.h>
-
-#include "kernels/cuda/cuda_copy.cuh"
+#include "kernels/cuda/cuda_attention_meet.cuh"
+#include "kernels/cuda/cuda_attention_rotate.cuh"
 #include "kernels/cuda/cuda_frag.cuh"
-#include "kernels/cuda/cuda_launch.cuh"
-
-#define TILES          SPLIT_TILES
-#define BLOCK          (32 * TILES)
-#define HEADS          8
-#define P_STRIDE       (KERN_SPLIT + 8)
-#define ALL            0xffffffffu
-#define RECORDS_STAY   (4 << 20) /* floats of records that the second-level cache keeps */
-#define Q_STRIDE(dims) ((dims) + 8)
-
-/* Places of shared memory for halves of 64 keys: one for each K, or as many as leave room for a
- * second block, or fit. */
-template <int DIMS> constexpr int row_places = DIMS > 128 ? 3 : TILES;
-
-struct row_plan {
-    struct cuda_partials parts;
-    struct attention_cut cut;
-    bool rotates; /* rope is part of it */
-    bool once;    /* K and V leave the second-level cache first, so that the records stay */
-    bool no_wait; /* planted fault */
-};
-
-struct row_shared {
-    uint64_t k_here[TILES], v_here[TILES];
-    int page[TILES]; /* of each tile */
-    float max[TILES][HEADS], rescale[TILES][HEADS];
-    uint16_t p[HEADS * P_STRIDE];
-};
-
-/* What the block knows of its row. */
-struct row_view {
-    int row, kv, head0, n_heads;
-    int split, begin, end; /* keys that the row sees */
-    int first, last;       /* tiles of the split that hold one */
-    bool alone;            /* the row's only split */
-    bool is_first;         /* of the blocks of the same keys */
-};
 
 /* Keys [lo, hi) of tile i of the split are seen. */
 __device__ static inline void seen_of(const struct row_view &v, int i, int *lo, int *hi)
@@ -87,103 +50,6 @@ __device__ static inline void load_queries(const uint16_t *rows, int stride, int
         q[s][0] = head < n_heads ? *(const uint32_t *)(const void *)(from + s * 16) : 0;
         q[s][1] = head < n_heads ? *(const uint32_t *)(const void *)(from + s * 16 + 8) : 0;
     }
-}
-
-/* ---- rope ---------------------------------------------------------------------------------------
- */
-/* The block's rotated queries, and the row's newest key and value, bf16. */
-template <int DIMS> struct row_rotated {
-    uint16_t q[HEADS * Q_STRIDE(DIMS)];
-    __align__(16) uint16_t fresh[2][DIMS];
-};
-
-/* Two dims of a head that a thread makes: a pair of rope's, or two that are not rotated. */
-struct row_pair {
-    const float *from; /* NULL: nothing to do */
-    uint16_t *to;
-    int first, second;
-    bool turns;
-};
-
-/* Item i of the block: heads of q, then with `fresh` the key and the value, DIMS / 2 pairs each. */
-template <int DIMS>
-__device__ static inline struct row_pair pair_of(const struct rope_kv_args &r,
-                                                 const struct row_view &v, bool fresh, int i,
-                                                 struct row_rotated<DIMS> *to)
-{
-    int head = i / (DIMS / 2), at = i % (DIMS / 2), half = r.rot_dim / 2;
-    struct row_pair p = {};
-    if (head >= v.n_heads + (fresh ? 2 : 0))
-        return p;
-    bool value = head == v.n_heads + 1;
-    if (value)
-        half = 0;
-    p.turns = at < half;
-    p.first = p.turns ? at : 2 * at;
-    p.second = p.turns ? half + at : 2 * at + 1;
-    if (head < v.n_heads) {
-        p.from = r.q + v.row * r.stride + (int64_t)(v.head0 + head) * DIMS;
-        p.to = to->q + head * Q_STRIDE(DIMS);
-    } else {
-        p.from = (value ? r.v : r.k) + v.row * r.stride + (int64_t)v.kv * DIMS;
-        p.to = to->fresh[value];
-    }
-    return p;
-}
-
-#define PAIRS_AHEAD 3 /* of a thread on their way at once: 4 heads of 128, key and value */
-
-/* After it the block must meet. The table is no kernel's work: the first pairs' part of it is read
- * before the wait. */
-template <int DIMS>
-__device__ static inline void rotate_row(const struct rope_kv_args &r, const struct row_plan &plan,
-                                         const struct row_view &v, bool fresh,
-                                         struct row_rotated<DIMS> *to)
-{
-    const float *table = r.cos_sin + (int64_t)(v.end - 1) * r.rot_dim;
-    int n_pairs = (v.n_heads + (fresh ? 2 : 0)) * (DIMS / 2);
-#pragma unroll 1
-    for (int first = 0; first < n_pairs; first += PAIRS_AHEAD * BLOCK) {
-        struct row_pair p[PAIRS_AHEAD];
-        float c[PAIRS_AHEAD], s[PAIRS_AHEAD], a[PAIRS_AHEAD], b[PAIRS_AHEAD];
-#pragma unroll
-        for (int i = 0; i < PAIRS_AHEAD; i++) {
-            p[i] = pair_of<DIMS>(r, v, fresh, first + i * BLOCK + (int)threadIdx.x, to);
-            bool turned = p[i].from && p[i].turns;
-            c[i] = turned ? table[p[i].first] : 0.0f;
-            s[i] = turned ? table[p[i].second] : 0.0f;
-        }
-        if (first == 0 && !plan.no_wait)
-            launch_wait();
-        if (first == 0)
-            launch_trigger();
-#pragma unroll
-        for (int i = 0; i < PAIRS_AHEAD; i++) {
-            a[i] = p[i].from ? p[i].from[p[i].first] : 0.0f;
-            b[i] = p[i].from ? p[i].from[p[i].second] : 0.0f;
-        }
-#pragma unroll
-        for (int i = 0; i < PAIRS_AHEAD; i++) {
-            if (!p[i].from)
-                continue;
-            float x = p[i].turns ? elem_rope_first(a[i], b[i], c[i], s[i]) : a[i];
-            float y = p[i].turns ? elem_rope_second(a[i], b[i], c[i], s[i]) : b[i];
-            p[i].to[p[i].first] = bf16_from_f32(x);
-            p[i].to[p[i].second] = bf16_from_f32(y);
-        }
-    }
-}
-
-/* Puts the newest key (0) or value (1) into a half of 64 keys, a page or a tile; lane `at` of
- * `of`. */
-template <int DIMS>
-__device__ __noinline__ static void put_fresh(const struct row_rotated<DIMS> *rotated, int which,
-                                              uint16_t *half, int key, int at, int of)
-{
-#pragma unroll 1
-    for (int i = at; i < DIMS / 8; i += of)
-        *(uint4 *)(void *)(half + cuda_page_at(DIMS, key, i * 8)) =
-            *(const uint4 *)(const void *)(rotated->fresh[which] + i * 8);
 }
 
 /* Raw scores of a tile: s[m] are keys 16 m + g and + 8 against heads 2 t and 2 t + 1. */
@@ -368,7 +234,9 @@ __device__ static inline bool find_row(const struct attention_args &a, const str
     v->split = (int)blockIdx.x;
     v->end = pos + 1;
     v->begin = a.window && v->end > a.window ? v->end - a.window : 0;
-    v->alone = v->begin / KERN_SPLIT == (v->end - 1) / KERN_SPLIT;
+    v->split0 = v->begin / KERN_SPLIT;
+    v->n_splits = (v->end - 1) / KERN_SPLIT - v->split0 + 1;
+    v->alone = v->n_splits == 1;
     v->first = MAX2(v->begin / KERN_TILE - v->split * TILES, 0);
     v->last = MIN2((v->end - 1) / KERN_TILE - v->split * TILES, TILES - 1);
     return v->first <= v->last;
@@ -399,10 +267,11 @@ __device__ static inline void ask(const struct attention_args &a, const struct r
 
 /* CAPS: scores have a softcap. Its code is left out where they have none: a small step runs every
  * instruction of the kernel but once, from memory. */
-template <int DIMS, bool CAPS>
+template <int DIMS, bool CAPS, bool NORMS, bool MEETS>
 __global__ static void __launch_bounds__(BLOCK)
     attend_row(const __grid_constant__ struct attention_args a,
                const __grid_constant__ struct rope_kv_args r,
+               const __grid_constant__ struct row_norms norms,
                const __grid_constant__ struct kern_rows rows,
                const __grid_constant__ struct row_plan p)
 {
@@ -421,6 +290,8 @@ __global__ static void __launch_bounds__(BLOCK)
     }
     if (!find_row(a, rows, p, &v, &number)) /* positions and pages are no kernel's work */
         return;
+    if (MEETS) /* nobody writes to a block that has not begun */
+        meet_arrive();
     uint16_t *places = (uint16_t *)dynamic;
     int n = v.last - v.first + 1, mine_at = warp - v.first; /* number of the warp's K */
     bool mine = warp >= v.first && warp <= v.last;
@@ -437,7 +308,10 @@ __global__ static void __launch_bounds__(BLOCK)
     if (lane == 0 && warp < row_places<DIMS>)
         ask<DIMS>(a, p, v, &sh, places, warp);
     if (p.rotates) {
-        rotate_row<DIMS>(r, p, v, fresh < TILES, &rotated);
+        if constexpr (NORMS)
+            norm_and_rotate_row<DIMS, MEETS>(r, norms, p, v, fresh < TILES, &rotated);
+        else
+            rotate_row<DIMS, MEETS>(r, p, v, fresh < TILES, &rotated);
         __syncthreads();
     }
     uint32_t q[DIMS / 16][2];
@@ -493,47 +367,97 @@ __global__ static void __launch_bounds__(BLOCK)
                 ask<DIMS>(a, p, v, &sh, places, h + row_places<DIMS>);
         }
     }
-    store_row<DIMS, n_blocks>(a, p, &sh, v, o, l);
+    if (!MEETS) {
+        store_row<DIMS, n_blocks>(a, p, &sh, v, o, l);
+        return;
+    }
+    float *records = (float *)(dynamic + row_places<DIMS> * half * 2);
+    for (int ns = v.split > v.split0 ? p.delay_ns : 0; ns > 0; ns -= 1000)
+        __nanosleep(1000);
+    meet_wait();
+    send_row<DIMS, n_blocks>(&sh, v, records, o, l);
+    meet_arrive();
+    if (!p.no_wait)
+        meet_wait();
+    join_row<DIMS>(a, p, v, records);
+    if (p.no_wait) /* planted: too late, but before the block ends */
+        meet_wait();
 }
 
 /* ---- the host's side ----------------------------------------------------------------------------
  */
-template <int DIMS, bool CAPS>
-static bool launch_caps(const struct cuda_kern *c, const struct attention_args *a,
-                        struct row_plan p)
+/* Bytes of a block's records where splits meet. */
+template <int DIMS>
+static constexpr int record_bytes = (HEADS + MEET_MAX) * (DIMS + PARTIAL_EXTRA) * 4;
+
+template <int DIMS, bool CAPS, bool NORMS, bool MEETS>
+static bool launch_as(const struct cuda_kern *c, const struct attention_args *a, struct row_plan p,
+                      dim3 grid)
 {
     static const struct rope_kv_args none = {};
     static bool allowed;
-    constexpr int places = row_places<DIMS> * KERN_TILE * DIMS * 2;
-    constexpr enum cuda_kernel kernel = DIMS > 256   ? CUDA_KERNEL_ATTENTION_ROW_512
-                                        : DIMS > 128 ? CUDA_KERNEL_ATTENTION_ROW_256
-                                                     : CUDA_KERNEL_ATTENTION_ROW;
+    constexpr int shared = row_places<DIMS> * KERN_TILE * DIMS * 2 + MEETS * record_bytes<DIMS>;
     constexpr size_t room = DIMS > 256   ? CUDA_SHARED_ATTENTION_ROW_512
                             : DIMS > 128 ? CUDA_SHARED_ATTENTION_ROW_256
                                          : CUDA_SHARED_ATTENTION_ROW;
-    static_assert(places + sizeof(struct row_shared) + sizeof(struct row_rotated<DIMS>) <= room);
-    if (!cuda_takes(c, kernel))
-        return false;
-    p.cut = cuda_attention_cut(a, HEADS);
-    dim3 grid((unsigned)p.parts.n_splits, (unsigned)(a->n_kv * p.cut.pieces),
-              (unsigned)a->rows->n_tok);
+    static_assert(shared + sizeof(struct row_shared) + sizeof(struct row_rotated<DIMS>) <= room);
+    auto *kernel = attend_row<DIMS, CAPS, NORMS, MEETS>;
+    struct row_norms norms = {};
+    int n = p.parts.n_splits;
+    if (NORMS)
+        norms = {a->norm->q_norm, a->norm->k_norm, a->norm->v_norm, a->norm->eps,
+                 a->norm->plus_one};
     if (!allowed) {
-        (void)cudaFuncSetAttribute(attend_row<DIMS, CAPS>,
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize, places);
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
         allowed = true;
     }
-    launch_early(attend_row<DIMS, CAPS>, grid, BLOCK, (size_t)places, c->stream, *a,
-                 a->rope ? *a->rope : none, *a->rows, p);
-    if (p.parts.n_splits > 1)
+    launch_clusters(MEETS ? n : 1, kernel, grid, BLOCK, (size_t)shared, c->stream, *a,
+                    a->rope ? *a->rope : none, norms, *a->rows, p);
+    if (n > 1 && !MEETS)
         cuda_attention_join(c, a, &p.parts, 1);
     return true;
+}
+
+/* A row's splits meet where each block may have a multiprocessor to itself; with more blocks that
+ * is slower than a kernel for the join (docs/speed-log.md). With more than 128 dims the records
+ * would leave no room beside a block of a product. */
+template <int DIMS, bool CAPS, bool NORMS>
+static bool launch_norms(const struct cuda_kern *c, const struct attention_args *a,
+                         struct row_plan p)
+{
+    int n = p.parts.n_splits;
+    if (!cuda_takes(c, DIMS > 256   ? CUDA_KERNEL_ATTENTION_ROW_512
+                       : DIMS > 128 ? CUDA_KERNEL_ATTENTION_ROW_256
+                                    : CUDA_KERNEL_ATTENTION_ROW))
+        return false;
+    p.cut = cuda_attention_cut(a, HEADS);
+    dim3 grid((unsigned)n, (unsigned)(a->n_kv * p.cut.pieces), (unsigned)a->rows->n_tok);
+    if constexpr (!CAPS && (DIMS == 64 || DIMS == 128)) {
+        if (n > 1 && n <= MEET_MAX && (int64_t)grid.x * grid.y * grid.z <= c->n_sm)
+            return launch_as<DIMS, CAPS, NORMS, true>(c, a, p, grid);
+    }
+    return launch_as<DIMS, CAPS, NORMS, false>(c, a, p, grid);
+}
+
+/* Heads with norms of their own that the kernel makes: the pairs of rope lie in one thread. */
+static bool takes_norms(const struct attention_args *a)
+{
+    return a->head_dim % 64 == 0 && a->head_dim <= 256 && a->rope->rot_dim == a->head_dim &&
+           a->softcap == 0.0f && !(a->norm->v_norm && a->norm->v_of_k);
 }
 
 template <int DIMS>
 static bool launch(const struct cuda_kern *c, const struct attention_args *a,
                    const struct row_plan &p)
 {
-    return a->softcap > 0.0f ? launch_caps<DIMS, true>(c, a, p) : launch_caps<DIMS, false>(c, a, p);
+    if constexpr (DIMS == 64 || DIMS == 128 || DIMS == 256) {
+        if (a->norm && takes_norms(a))
+            return launch_norms<DIMS, false, true>(c, a, p);
+    }
+    if (a->norm)
+        return false;
+    return a->softcap > 0.0f ? launch_norms<DIMS, true, false>(c, a, p)
+                             : launch_norms<DIMS, false, false>(c, a, p);
 }
 
 extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct attention_args *a)
@@ -544,6 +468,7 @@ extern "C" bool cuda_attention_rows_run(const struct cuda_kern *c, const struct 
     p.once = (int64_t)a->rows->n_tok * a->n_head * p.parts.n_splits * p.parts.dims <= RECORDS_STAY;
     p.rotates = a->rope != NULL;
     p.no_wait = c->plant_no_wait;
+    p.delay_ns = c->plant_delay_ns;
     if (p.parts.n_splits > 1 && !p.parts.data)
         return false;
     switch (a->head_dim) {

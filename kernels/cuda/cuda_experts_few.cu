@@ -73,6 +73,23 @@ struct experts_lists {
 #define ROUTE_ROWS 8 /* of a step whose route every block makes for itself */
 #define ROUTE_HELD 4 /* experts of a lane there */
 
+/* The items of a single row, in the order of its slots instead of its experts: to know the row's
+ * experts is enough to ask for their weights. By the whole block, whose barrier it ends with. */
+__device__ static void pick_items(const struct cuda_experts &a, const struct expert_items *items,
+                                  int *order)
+{
+    if (threadIdx.x < 32) {
+        float logit[ROUTE_HELD];
+        int greatest, slot = (int)threadIdx.x;
+        int expert = pick_held(a.route.logits, a.n_expert, a.n_pairs, logit, &greatest);
+        if (slot < a.n_pairs) {
+            items->expert[slot] = (uint16_t)expert;
+            order[slot] = slot;
+        }
+    }
+    __syncthreads();
+}
+
 /* Waits for the kernels before this one, unless the lists stand already. A route is made by every
  * block for itself; one that has nothing else to do writes it, weights and all. What it wrote is
  * seen by kernels that start early: it lets them begin behind a fence. */
@@ -86,8 +103,14 @@ __device__ static struct experts_lists open_lists(const struct cuda_experts &a,
     r.order = order;
     if (!a.lists_stand)
         launch_wait();
+    bool writes = (int)blockIdx.x == p.workers;
+    if (ROWS == 1 && a.route.logits && a.route.n_tok == 1 && !writes) {
+        pick_items(a, &r.items, order);
+        launch_trigger();
+        r.n_items = a.n_pairs;
+        return r;
+    }
     if (ROWS < 8 && a.route.logits) {
-        bool writes = (int)blockIdx.x == p.workers;
         route_block<ROUTE_HELD>(a.route, shared, r.items.first, order, writes);
         if (writes)
             __threadfence();
@@ -115,6 +138,8 @@ template <int ROWS>
 __device__ static struct experts_rows rows_of(const struct experts_lists &r, int item)
 {
     int expert = r.items.expert[item];
+    if (ROWS == 1) /* an item a pair */
+        return {expert, 1, r.order + item};
     int from = r.items.first[expert] + (item - r.items.starts[expert]) * ROWS;
     return {expert, MIN2(ROWS, r.items.first[expert + 1] - from), r.order + from};
 }

@@ -39,7 +39,7 @@ enum cuda_hardware {
     X(EXPERTS_PLAIN, "experts", "plain", 0, 0)                                                     \
     X(ATTENTION_ROW_512, "attention of 512 dims", "row", CUDA_BULK, 207)                           \
     X(ATTENTION_ROW_256, "attention of 256 dims", "row", CUDA_BULK, 106)                           \
-    X(ATTENTION_ROW, "attention", "row", CUDA_BULK, 72)                                            \
+    X(ATTENTION_ROW, "attention", "row", CUDA_BULK | CUDA_CLUSTERS, 80)                            \
     X(ATTENTION_MANY, "attention", "many", CUDA_WARPGROUPS | CUDA_BULK, 227)                       \
     X(ATTENTION_ITEMS_512, "attention of 512 dims", "items", 0, 156)                               \
     X(ATTENTION_TURNS_512, "attention of 512 dims", "turns", 0, 92)                                \

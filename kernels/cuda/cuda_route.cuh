@@ -46,25 +46,22 @@ __device__ static float add_shared(const float *v, int n)
     return sum;
 }
 
-/* Row t with up to 32 * HELD experts, up to 32 of them used: lane s returns slot s's expert, and,
- * if it is to write, writes it and its weight. room: 32 * HELD floats of the warp. */
+/* The n_used greatest of a row of n_expert logits, ties to the lower index: lane s returns the
+ * s-th. *first: the greatest. logit: those of the lane. */
 template <int HELD>
-__device__ static int route_held(const struct route_args &a, int t, float *room, bool write)
+__device__ static inline int pick_held(const float *l, int n_expert, int n_used,
+                                       float (&logit)[HELD], int *first)
 {
-    const float *l = a.logits + (int64_t)t * a.n_expert;
     int lane = (int)threadIdx.x % 32, mine = 0;
-    float logit[HELD], weight = 0.0f, max = 0.0f;
     uint32_t key[HELD], left = 0;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         int x = lane + 32 * i;
-        logit[i] = x < a.n_expert ? l[x] : 0.0f;
-        left |= x < a.n_expert ? 1u << i : 0u;
+        logit[i] = x < n_expert ? l[x] : 0.0f;
+        left |= x < n_expert ? 1u << i : 0u;
         key[i] = (uint32_t)elem_order_key(logit[i]) ^ 0x80000000u;
-        room[x] = logit[i];
     }
-    __syncwarp();
-    for (int s = 0; s < a.n_used; s++) {
+    for (int s = 0; s < n_used; s++) {
         uint32_t best = 0, at = 0xffffffffu;
 #pragma unroll
         for (int i = 0; i < HELD; i++)
@@ -78,12 +75,28 @@ __device__ static int route_held(const struct route_args &a, int t, float *room,
         if (index % 32 == (uint32_t)lane)
             left &= ~(1u << index / 32);
         if (s == 0)
-            max = room[index];
+            *first = (int)index;
         if (s == lane)
             mine = (int)index;
     }
+    return mine;
+}
+
+/* Row t with up to 32 * HELD experts, up to 32 of them used: lane s returns slot s's expert, and,
+ * if it is to write, writes it and its weight. room: 32 * HELD floats of the warp. */
+template <int HELD>
+__device__ static int route_held(const struct route_args &a, int t, float *room, bool write)
+{
+    int lane = (int)threadIdx.x % 32, first = 0;
+    float logit[HELD], weight = 0.0f;
+    int mine = pick_held(a.logits + (int64_t)t * a.n_expert, a.n_expert, a.n_used, logit, &first);
     if (!write)
         return mine;
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        room[lane + 32 * i] = logit[i];
+    __syncwarp();
+    float max = room[first];
     weight = lane < a.n_used ? elem_exp(room[mine] - max) : 0.0f;
     if (a.softmax_first) {
         __syncwarp();
