@@ -87,6 +87,13 @@ void engine_set_tap(struct engine *en, engine_tap tap, void *ctx)
     (void)ctx;
 }
 
+bool engine_op_of_output(int layer, const char *op)
+{
+    (void)layer;
+    (void)op;
+    return false; /* it has no operations */
+}
+
 void engine_set_state(struct engine *en, engine_state fn, void *ctx)
 {
     (void)en;
