@@ -1,5 +1,6 @@
 /* test_checkpoint.c: folders, shards, packed modules, archives; and what is wrong with them, said
  * with file, place, found and expected. GGUF: test_checkpoint_gguf.c. */
+#include "common/hash.h"
 #include "common/io.h"
 #include "tests/archive_make.h"
 #include "tests/checkpoint_rig.h"

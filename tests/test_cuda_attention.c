@@ -252,9 +252,8 @@ static const struct setup smalls[] = {
     {1, 1, 64, 0, 0, false, 1, 4200, true}, /* splits for the longer of the two joins */
 };
 
-START_TEST(small_steps_equal_oracle)
+static void check_small(const struct setup *s)
 {
-    const struct setup *s = &smalls[_i];
     struct rig r;
     struct side side[2];
     int32_t tokens[33];
@@ -268,6 +267,21 @@ START_TEST(small_steps_equal_oracle)
     rig_close(&r);
     free(x);
     free(q);
+}
+
+START_TEST(small_steps_equal_oracle)
+{
+    check_small(&smalls[_i]);
+}
+END_TEST
+
+/* 512 dims where a block has 99 KiB of shared memory: K and V in turns. */
+START_TEST(small_blocks_equal_oracle)
+{
+    int before = cuda_planted_capability();
+    cuda_plant_capability(120);
+    check_small(&smalls[10 + _i]);
+    cuda_plant_capability(before);
 }
 END_TEST
 
@@ -284,6 +298,7 @@ static void add_small_more(TCase *c)
 static void add_small_long(TCase *c)
 {
     tcase_add_loop_test(c, small_steps_equal_oracle, 10, ARRAY_LEN(smalls));
+    tcase_add_loop_test(c, small_blocks_equal_oracle, 0, 2);
 }
 
 static void add_tests(TCase *c)

@@ -620,12 +620,18 @@ static void add_small_attention(TCase *c)
     tcase_add_loop_test(c, attention_with_rope_equals_oracle, 2, 5);
 }
 
+static void add_small_norms(TCase *c)
+{
+    tcase_add_loop_test(c, attention_with_rope_equals_oracle, 21, 24);
+}
+
 static void add_tests(TCase *c)
 {
     tcase_add_test(c, splits_of_a_row_meet);
     tcase_add_loop_test(c, attention_with_rope_waits_for_its_input, 0, 4);
     tcase_add_loop_test(c, attention_with_rope_equals_oracle, 0, 2);
-    tcase_add_loop_test(c, attention_with_rope_equals_oracle, 5, ARRAY_LEN(attends));
+    tcase_add_loop_test(c, attention_with_rope_equals_oracle, 5, 21);
+    tcase_add_loop_test(c, attention_with_rope_equals_oracle, 24, ARRAY_LEN(attends));
     tcase_add_loop_test(c, gated_products_equal_oracle, 1, ARRAY_LEN(shapes));
     tcase_add_loop_test(c, nine_to_sixteen_rows_equal_oracle, 1, 8);
     tcase_add_loop_test(c, a_gated_product_waits_for_its_input, 0, 2);
@@ -635,6 +641,6 @@ static void add_tests(TCase *c)
 Suite *test_suite(void)
 {
     static void (*const small[RIG_SMALLS])(TCase *) = {add_small, add_small_rows,
-                                                       add_small_attention};
+                                                       add_small_attention, add_small_norms};
     return rig_suite_of("cuda step", add_tests, small);
 }
