@@ -409,7 +409,11 @@ START_TEST(neighbours_do_not_leak)
     struct kern_rows rows = {.n_tok = 8, .pos = pos, .seq = seq, .pages = pages};
     rows.n_seq = 2;
     rows.pages_max = 2;
-    struct attention_args a = {&rows, 2, 1, 32, q, kv, s.scale, 0, 0, NULL, out, NULL};
+    struct attention_args a = {.rows = &rows, .n_head = 2, .n_kv = 1, .head_dim = 32};
+    a.q = q;
+    a.kv = kv;
+    a.scale = s.scale;
+    a.out = out;
     ck_assert_int_eq(cpu_mma_attention(&kern.base, &a, NULL), ERR_OK);
     for (size_t i = 0; i < 8; i += 2)
         ck_assert_mem_eq(out + i * row, want + (size_t)pos[i] * row, row * 2);
