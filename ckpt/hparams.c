@@ -279,6 +279,22 @@ static enum err_code read_qwen_window(const struct hparams *hp, const json_t *o,
     return rc;
 }
 
+/* An attention of another kind is named by every family, where the kinds are not read too. */
+static enum err_code check_layer_types(const json_t *types, struct err *e)
+{
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (!type ||
+            (strcmp(type, "full_attention") != 0 && strcmp(type, "sliding_attention") != 0)) {
+            return err_set(e, ERR_INPUT,
+                           "key 'layer_types': entry %zu is '%.64s', expected 'full_attention' or "
+                           "'sliding_attention'",
+                           i, type ? type : "no string");
+        }
+    }
+    return ERR_OK;
+}
+
 static enum err_code read_window(struct hparams *hp, const json_t *o, const struct family *f,
                                  struct err *e)
 {
@@ -289,6 +305,8 @@ static enum err_code read_window(struct hparams *hp, const json_t *o, const stru
     enum err_code rc = json_get_int(o, "sliding_window", JSON_OPTIONAL, 1, INT32_MAX, &window, e);
     if (rc == ERR_OK)
         rc = json_get_array(o, "layer_types", JSON_OPTIONAL, &types, e);
+    if (rc == ERR_OK)
+        rc = check_layer_types(types, e);
     if (rc != ERR_OK)
         return rc;
     if (f->rule == WINDOW_QWEN || f->rule == WINDOW_QWEN_MOE)
@@ -316,13 +334,7 @@ static enum err_code read_window(struct hparams *hp, const json_t *o, const stru
     }
     for (int i = 0; i < hp->n_layer; i++) {
         const char *type = json_string_value(json_array_get(types, (size_t)i));
-        hp->sliding[i] = type && strcmp(type, "sliding_attention") == 0;
-        if (!hp->sliding[i] && (!type || strcmp(type, "full_attention") != 0)) {
-            return err_set(e, ERR_INPUT,
-                           "key 'layer_types': entry %d is '%.64s', expected 'full_attention' or "
-                           "'sliding_attention'",
-                           i, type ? type : "no string");
-        }
+        hp->sliding[i] = strcmp(type, "sliding_attention") == 0;
         if (hp->sliding[i] && window == 0)
             return err_set(e, ERR_INPUT, "layer %d slides, but 'sliding_window' is not set", i);
         if (hp->sliding[i])
